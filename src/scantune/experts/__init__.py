@@ -1,0 +1,23 @@
+"""Experts: scalar functions of a network's features."""
+
+from scantune.experts.base import Experts
+from scantune.experts.cnn import CNNExperts
+from scantune.experts.features import LayerChoice, Recorder, Recording, choose_layers, task_network
+from scantune.experts.pca import PatchSettings, PCAExperts
+from scantune.experts.principal import PatchScatter
+
+EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
+
+__all__ = [
+    "EXPERTS",
+    "CNNExperts",
+    "Experts",
+    "LayerChoice",
+    "PCAExperts",
+    "PatchScatter",
+    "PatchSettings",
+    "Recorder",
+    "Recording",
+    "choose_layers",
+    "task_network",
+]

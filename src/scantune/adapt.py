@@ -1,0 +1,221 @@
+"""Adapt: one network, one scan, a method; the adapted copy, its prediction and the guard's decision."""
+
+import sys
+import time
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scantune.errors import InputError
+from scantune.experts import Recorder
+from scantune.guard import Decision, judge
+from scantune.methods import METHODS, Equipment, Method
+from scantune.modelfile import Model
+from scantune.networks import AdaptableNetwork
+from scantune.optimise import Course, OnStep, RandomSlices, Schedule, Volume, WholeVolume, optimise
+from scantune.preprocess import Prepared
+from scantune.prior import FieldOfExperts
+from scantune.results import Result, Survey
+from scantune.scans import Case, read_scan
+from scantune.tasks import Segmentation
+
+PRESETS: dict[str, Schedule] = {
+    "fast": Schedule(WholeVolume(batch=4), steps=40, decay=True),
+    "paper": Schedule(RandomSlices(batch=8), steps=1000, decay=False),
+}
+"""`paper` is the paper's recipe, with the exact expectation over subjects; `fast` solves the same objective sooner."""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """The input of a run, ready for the network, and where it came from."""
+
+    volume: Volume
+    prepared: Prepared | None = None
+    case: Case | None = None
+
+
+def adapt(
+    network: nn.Module | Model,
+    scan: Tensor | Case | str | Path,
+    prior: FieldOfExperts | None = None,
+    method: str | type[Method] = "foe-cnn-pca",
+    preset: str = "fast",
+    steps: int | None = None,
+    guard: bool = True,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    *,
+    mask: Tensor | None = None,
+    on_step: OnStep | None = None,
+) -> Result:
+    """Adapts a network to one scan, without labels and without training images.
+
+    Args:
+        network: A model (from `scantune.load`), or any PyTorch network; it is left untouched. A plain network gets an
+            identity-initialised normaliser in front.
+        scan: A path, a `Case`, or a tensor `(slices, channels, *spatial)` that is already as the network expects it.
+            Paths and cases need a model, whose record says how to prepare them.
+        prior: The Field of Experts; by default the model's own.
+        method: A name of `scantune.methods.METHODS`, or a class of your own.
+        preset: `fast` or `paper`.
+        steps: Number of steps; by default the preset's.
+        guard: Whether a result that must be harmful is rolled back to the source prediction.
+        device: `auto`, `cpu`, `cuda`, ...
+        seed: Fixes every random choice.
+        mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
+        on_step: Called after each step with its number and the number of steps.
+    """
+    started = time.perf_counter()
+    where = choose_device(device)
+    kind = _method(method)
+    schedule = _schedule(preset, steps)
+    patient = _patient(network, scan, mask)
+    volume = Volume(
+        patient.volume.images.to(where),
+        None if patient.volume.padding is None else patient.volume.padding.to(where),
+    )
+    source, task = _source(network, volume, where, seed)
+    prior = prior if prior is not None else (network.prior if isinstance(network, Model) else None)
+    if prior is not None:
+        prior.require_fit(source)
+    runner = kind(Equipment(task, prior))
+    working = deepcopy(source).requires_grad_(False)
+    course = optimise(working, runner, volume, schedule, runner.learning_rates[preset], seed, on_step)
+    adapted = deepcopy(source)
+    adapted.load_state_dict(course.state, strict=False)
+
+    on_device = None if prior is None else prior.to(where)
+    before = survey(source, volume, task, on_device)
+    after = survey(adapted, volume, task, on_device) if course.state else before
+    decision = _decide(course, before, after) if guard else Decision("kept", "the guard was switched off.")
+    if decision.action != "kept":
+        adapted, after = source, before
+    return Result(
+        network=adapted,
+        source=before,
+        adapted=after,
+        trace=course.trace,
+        decision=decision,
+        case=patient.case,
+        prepared=patient.prepared,
+        labels=network.labels if isinstance(network, Model) else {},
+        facts={
+            "method": runner.name,
+            "preset": preset,
+            "seed": seed,
+            "device": str(where),
+            "steps": max(len(course.trace) - 1, 0),
+            "best_step": course.best,
+            "seconds": time.perf_counter() - started,
+        },
+    )
+
+
+@torch.no_grad()
+def survey(
+    network: nn.Module, volume: Volume, task: Segmentation, prior: FieldOfExperts | None, batch: int = 4
+) -> Survey:
+    """Predicts a whole volume and takes its energies, in one pass."""
+    probabilities: list[Tensor] = []
+    total: dict[str, Tensor] = {}
+    with Recorder(network, [] if prior is None else prior.layers()) as record:
+        for images, padding in volume.batches(batch):
+            recording = record(images)
+            probabilities.append(task.probabilities(recording.output).float().cpu())
+            if prior is not None:
+                for key, value in prior.measure(recording, padding).items():
+                    total[key] = total.get(key, 0) + value.double()
+    energies = {} if prior is None else prior.energies(total)
+    return Survey(
+        torch.cat(probabilities),
+        task,
+        {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
+    )
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device must be auto, cpu or cuda, got {str(device)!r}.") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("device cuda was asked for, but PyTorch sees no GPU; use --device cpu or auto.")
+    return chosen
+
+
+def _method(method: str | type[Method]) -> type[Method]:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise InputError(f"Unknown method {method!r}. Available: {', '.join(METHODS)}.")
+        return METHODS[method]
+    return method
+
+
+def _schedule(preset: str, steps: int | None) -> Schedule:
+    if preset not in PRESETS:
+        raise InputError(f"Unknown preset {preset!r}. Available: {', '.join(PRESETS)}.")
+    if steps is None:
+        return PRESETS[preset]
+    if steps < 0:
+        raise InputError(f"steps must be 0 or more, got {steps}.")
+    chosen = PRESETS[preset]
+    return Schedule(chosen.sampling, steps, chosen.decay)
+
+
+def _patient(network: nn.Module | Model, scan: Any, mask: Tensor | None) -> Patient:
+    if isinstance(scan, Tensor):
+        if scan.ndim not in (4, 5) or not scan.numel():
+            raise InputError(
+                f"The volume has shape {tuple(scan.shape)}, expected (slices, channels, height, width), or "
+                "(1, channels, depth, height, width) for a 3D network."
+            )
+        if not torch.isfinite(scan).all():
+            raise InputError("The volume holds NaN or infinite values; repair it before adapting to it.")
+        return Patient(Volume(scan.float(), mask))
+    if not isinstance(network, Model):
+        raise InputError(
+            "A scan given as a file needs a model that says how to prepare it (scantune.load); a plain network takes a "
+            "tensor (slices, channels, height, width)."
+        )
+    case = scan if isinstance(scan, Case) else read_scan(scan)
+    prepared = network.preprocessing.apply(case)
+    return Patient(Volume(prepared.volume, prepared.padding), prepared, case)
+
+
+def _source(
+    network: nn.Module | Model, volume: Volume, device: torch.device, seed: int
+) -> tuple[AdaptableNetwork, Segmentation]:
+    """A copy of the network in evaluation mode, with a normaliser in front, and the reading of its output."""
+    plain = network.network if isinstance(network, Model) else network
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        source = AdaptableNetwork.around(deepcopy(plain)).to(device).eval()
+    if isinstance(network, Model):
+        return source, network.task
+    with torch.no_grad():
+        return source, Segmentation.detect(source(volume.images[:1]))
+
+
+def _decide(course: Course, before: Survey, after: Survey) -> Decision:
+    if not course.trace:
+        return Decision("skipped", "the method moves nothing.")
+    return judge(course.start, course.end, before.prediction, after.prediction)
+
+
+class _Verb(ModuleType):
+    """This module, callable: `scantune.adapt` is both the verb and the file that holds it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Result:
+        return adapt(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Verb

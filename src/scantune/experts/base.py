@@ -1,0 +1,63 @@
+"""The contract of an expert family: scalar functions of the features."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scantune.experts.features import Recording
+from scantune.networks import Affine
+
+Outputs = tuple[str, Tensor, Tensor | None]
+"""Group name, outputs `(slices, experts, *spatial)`, and weights `(slices, 1, *spatial)` or None for all ones."""
+
+
+class Experts(ABC):
+    """A family of experts, in groups (a layer each) that are averaged within before they are averaged over."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def layers(self) -> list[str]:
+        """The layers whose features the experts read."""
+
+    @abstractmethod
+    def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
+        """The experts' outputs on one batch, group by group.
+
+        Args:
+            recording: A forward pass that has the features of `layers()`.
+            padding: True where the image is padding, `(slices, 1, *spatial)`; None where there is none.
+        """
+
+    @abstractmethod
+    def folded(self, maps: Mapping[str, Affine]) -> Self:
+        """The same experts for a network whose layers' outputs went through affine maps."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored in a model file, besides the record."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Settings, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `record` and `tensors`."""
+
+
+def inside(padding: Tensor | None, like: Tensor) -> Tensor | None:
+    """1 where a feature pixel's whole cell is free of padding, `(slices, 1, *spatial)` at the feature's resolution."""
+    if padding is None:
+        return None
+    size = like.shape[2:]
+    marked = padding.to(like.dtype)
+    if marked.shape[2:] != size:
+        pool = F.adaptive_max_pool2d if len(size) == 2 else F.adaptive_max_pool3d
+        marked = pool(marked, tuple(size))
+    return 1 - torch.as_tensor(marked)

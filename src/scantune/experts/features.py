@@ -1,0 +1,128 @@
+"""Features of any network's layers, taken by forward hooks."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from scantune.errors import InputError
+from scantune.networks import AdaptableNetwork
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+LayerChoice = Iterable[str] | Callable[[str, nn.Module], bool] | None
+"""Layer names, or a rule on name and module, or None for every convolution but the last."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One forward pass: the network's raw output and the features `(slices, channels, *spatial)` by layer."""
+
+    output: Any
+    features: dict[str, Tensor]
+
+
+class Recorder:
+    """Runs a network and keeps the outputs of chosen layers of its task network.
+
+    Use as a context manager: the hooks are gone afterwards. A layer that is called more than once in a forward pass
+    gives one feature per call, the later ones named `layer@2`, `layer@3`, ...
+    """
+
+    def __init__(self, network: nn.Module, layers: Iterable[str]) -> None:
+        self.network = network
+        self.modules = _modules(network, {name.split("@")[0] for name in layers})
+        self._handles: list[RemovableHandle] = []
+        self._features: dict[str, Tensor] = {}
+        self._versions: dict[str, int] = {}
+        self._protected: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._handles = [module.register_forward_hook(self._hook(name)) for name, module in self.modules.items()]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._features = {}
+
+    def __call__(self, images: Tensor) -> Recording:
+        """Runs the network on `(slices, channels, *spatial)`."""
+        recording = self._run(images)
+        changed = {name for name, kept in recording.features.items() if kept._version != self._versions[name]}
+        if changed:
+            # In-place operations (ReLU, mostly) overwrote what was recorded: hand the network a copy from now on.
+            self._protected |= changed
+            recording = self._run(images)
+        return recording
+
+    def _run(self, images: Tensor) -> Recording:
+        self._features = {}
+        output = self.network(images)
+        return Recording(output, self._features)
+
+    def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
+        def keep(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:
+            key, call = name, 1
+            while key in self._features:
+                call += 1
+                key = f"{name}@{call}"
+            self._features[key] = output
+            self._versions[key] = output._version
+            return output.clone() if key in self._protected else None
+
+        return keep
+
+
+def task_network(network: nn.Module) -> nn.Module:
+    """S_theta: the part behind the normaliser; a plain network is all task network."""
+    return network.task if isinstance(network, AdaptableNetwork) else network
+
+
+def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None) -> list[str]:
+    """Names of the expert layers in the order in which the network calls them.
+
+    By default every convolution before any norm layer, except the last one called, which is the classifier.
+
+    Args:
+        network: The network, in evaluation mode.
+        images: A small batch `(slices, channels, *spatial)` to run it on.
+        choice: Names, or a rule, instead of the default.
+    """
+    task = task_network(network)
+    named = dict(task.named_modules())
+    if choice is None:
+        wanted = [name for name, module in named.items() if isinstance(module, CONVOLUTIONS)]
+    elif callable(choice):
+        wanted = [name for name, module in named.items() if choice(name, module)]
+    else:
+        wanted = list(choice)
+    with torch.no_grad(), Recorder(network, wanted) as record:
+        called = list(record(images).features)
+    layers = called[:-1] if choice is None else called
+    if not layers:
+        raise InputError(
+            "No layer can serve as experts: "
+            + (
+                "the network has fewer than two convolutions"
+                if choice is None
+                else "none of the chosen layers was called"
+            )
+            + ". Give layers=, a list of module names of the task network."
+        )
+    return layers
+
+
+def _modules(network: nn.Module, names: set[str]) -> dict[str, nn.Module]:
+    named = dict(task_network(network).named_modules())
+    missing = sorted(names - named.keys())
+    if missing:
+        raise InputError(
+            f"The task network ({type(task_network(network)).__name__}) has no layer {missing[0]!r}"
+            f" ({len(missing)} of {len(names)} expert layers are missing); "
+            "the prior belongs to another network, or the layer names are misspelt."
+        )
+    return {name: named[name] for name in names}

@@ -1,0 +1,115 @@
+"""PCA experts: loadings of patches of the last layer on principal components (Sec. 3.2.3)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scantune.experts.base import Experts, Outputs, inside
+from scantune.experts.features import Recording
+from scantune.networks import Affine
+from scantune.tasks import Segmentation, Task
+
+
+@dataclass(frozen=True)
+class PatchSettings:
+    """Which patches the components are taken of."""
+
+    size: int = 16
+    """Side r of the square patches, in pixels of the last layer."""
+    stride: int = 8
+    """Step d between patches."""
+    components: int = 10
+    """Principal components G kept per channel."""
+    threshold: float = 0.8
+    """A patch is active where the foreground probability of its central pixel is above this tau."""
+
+    @classmethod
+    def for_dimensions(cls, dimensions: int) -> Self:
+        """The paper's patches in 2D; half the side in 3D, where 16 would mean 4096 numbers a patch."""
+        return cls() if dimensions == 2 else cls(size=8, stride=4)
+
+
+@dataclass(frozen=True)
+class PCAExperts(Experts):
+    """Projections of active patches, per channel, as a strided grouped convolution: no patch is ever cut out.
+
+    Args:
+        layer: The last layer, whose features feed the classifier.
+        settings: Patch size, stride, components, threshold.
+        task: Tells the foreground probability of an output.
+        components: Orthonormal components `(channels, components, *patch)`.
+        mean: Mean patch `(channels, *patch)`.
+    """
+
+    name: ClassVar[str] = "pca"
+    layer: str
+    settings: PatchSettings
+    task: Task
+    components: Tensor
+    mean: Tensor
+
+    def layers(self) -> list[str]:
+        """The last layer alone."""
+        return [self.layer]
+
+    def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
+        """Loadings `(slices, channels * components, *positions)`, counted where the patch is active."""
+        features = recording.features[self.layer].float()
+        if not has_patches(features, self.settings):
+            return
+        channels, kept, *patch = self.components.shape
+        filters = self.components.reshape(channels * kept, 1, *patch)
+        bias = -(self.components * self.mean.unsqueeze(1)).flatten(2).sum(2).flatten()
+        convolve = F.conv2d if len(patch) == 2 else F.conv3d
+        loadings = convolve(features, filters, bias, stride=self.settings.stride, groups=channels)
+        yield self.layer, loadings, active(recording, features, self.task, self.settings, padding)
+
+    def folded(self, maps: Mapping[str, Affine]) -> Self:
+        """Undoes the layer's affine map in the filters, so that the loadings stay what they were."""
+        if self.layer not in maps:
+            return self
+        shape = (-1, *[1] * (self.mean.ndim - 1))
+        scale, shift = maps[self.layer].scale.view(shape), maps[self.layer].shift.view(shape)
+        return replace(self, components=self.components / scale.unsqueeze(1), mean=self.mean * scale + shift)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Components and mean."""
+        return {"components": self.components, "mean": self.mean}
+
+    def record(self) -> dict[str, Any]:
+        """Layer, patch settings and the reading of the output."""
+        return {"layer": self.layer, "patches": asdict(self.settings), "task": self.task.record()}
+
+    @classmethod
+    def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """From a model file."""
+        task = Segmentation.from_record(record["task"])
+        settings = PatchSettings(**record["patches"])
+        return cls(record["layer"], settings, task, tensors["components"], tensors["mean"])
+
+
+def has_patches(features: Tensor, settings: PatchSettings) -> bool:
+    """Whether features `(slices, channels, *spatial)` are large enough for one patch."""
+    return min(features.shape[2:]) >= settings.size
+
+
+def active(
+    recording: Recording, features: Tensor, task: Task, settings: PatchSettings, padding: Tensor | None
+) -> Tensor:
+    """1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
+    probability = task.foreground(recording.output).detach().float()
+    if probability.shape[2:] != features.shape[2:]:
+        probability = F.interpolate(probability, size=list(features.shape[2:]))
+    chosen = (probability > settings.threshold).to(features.dtype)
+    free = inside(padding, features)
+    if free is not None:
+        chosen = chosen * free
+    for axis in range(2, features.ndim):
+        positions = (features.shape[axis] - settings.size) // settings.stride + 1
+        centres = torch.arange(positions, device=chosen.device) * settings.stride + settings.size // 2
+        chosen = chosen.index_select(axis, centres)
+    return chosen

@@ -1,0 +1,191 @@
+"""The model file: network, prior and record in one `.safetensors`; the only thing that `adapt` needs."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scantune.errors import InputError
+from scantune.networks import AdaptableNetwork
+from scantune.preprocess import Preprocessing
+from scantune.prior import FieldOfExperts
+from scantune.tasks import Segmentation
+from scantune.tensorfile import read_tensors, write_tensors
+
+FORMAT = 1
+"""Version of the file's layout; a reader refuses newer ones."""
+
+BUNDLED = {"brain": "brain.safetensors"}
+"""Models inside the package, by name."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network with all that is needed to use and adapt it elsewhere.
+
+    Args:
+        network: Normaliser and task network.
+        labels: Value of each structure in a segmentation, by name; 0 is background.
+        preprocessing: How a scan becomes the network's input.
+        architecture: Arguments of `AdaptableNetwork.default`, or `{"kind": "custom"}`.
+        task: How the network's output is read.
+        prior: The Field of Experts, where one was fitted.
+        provenance: How the network came to be: command, data, seed, scores.
+        name: What the user called it.
+    """
+
+    network: nn.Module
+    labels: dict[str, int]
+    preprocessing: Preprocessing
+    architecture: dict[str, Any]
+    task: Segmentation = field(default_factory=Segmentation)
+    prior: FieldOfExperts | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    name: str = "model"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything but the tensors, as JSON."""
+        return {
+            "format": FORMAT,
+            "task": {"name": self.task.name, **self.task.record()},
+            "architecture": self.architecture,
+            "labels": self.labels,
+            "preprocessing": self.preprocessing.record(),
+            "prior": None if self.prior is None else self.prior.record(),
+            "provenance": self.provenance,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of every number and setting."""
+        digest = hashlib.sha256(json.dumps(self.record, sort_keys=True).encode())
+        for name, tensor in sorted(self._tensors().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        if self.prior is not None:
+            tensors |= {f"prior.{name}": tensor for name, tensor in self.prior.tensors().items()}
+        return tensors
+
+    def rounded(self, precision: torch.dtype) -> Self:
+        """A copy whose weights have the precision they will be stored in; fit the prior after this."""
+        network = _empty(self.architecture, self.network)
+        network.load_state_dict(
+            {
+                name: tensor.to(precision).to(tensor.dtype) if tensor.is_floating_point() else tensor
+                for name, tensor in self.network.state_dict().items()
+            }
+        )
+        return replace(self, network=network.eval())
+
+    def save(self, path: str | Path, precision: torch.dtype = torch.float32) -> None:
+        """Writes the file; weights are stored in `precision`, statistics in single."""
+        half = {
+            name: tensor.to(precision) if name.startswith("network.") and tensor.is_floating_point() else tensor
+            for name, tensor in self._tensors().items()
+        }
+        write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
+
+    def describe(self) -> str:
+        """What is in the file, for a person to read."""
+        weights = sum(parameter.numel() for parameter in self.network.parameters())
+        lines = [
+            f"model         {self.name} ({self.fingerprint})",
+            f"task          {self.task.name}: " + ", ".join(f"{n} = {v}" for n, v in self.labels.items()),
+            f"network       {self.architecture.get('kind', 'unet')}, {weights:,} weights",
+            "input         " + ", ".join(f"{k} {v}" for k, v in self.preprocessing.record().items()),
+        ]
+        if self.prior is None:
+            lines.append("prior         none (the source and entropy methods work, foe methods do not)")
+        else:
+            families = ", ".join(
+                f"{sum(int(f.kept.sum()) for f in family.fields.values())} {name.upper()} experts"
+                for name, family in self.prior.families.items()
+            )
+            lines.append(
+                f"prior         {self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
+            )
+            lines += [f"              {note}" for note in self.prior.notes]
+        lines += [f"{key:<13} {value}" for key, value in self.provenance.items()]
+        return "\n".join(lines)
+
+
+def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
+    """Reads a bundled model by name, or a model file by path; nothing is unpickled.
+
+    Args:
+        name_or_path: `brain`, or the path of a `.safetensors` file.
+        network: The network to put the weights into, for a file whose architecture is the user's own.
+    """
+    path = Path(name_or_path)
+    if str(name_or_path) in BUNDLED:
+        path = Path(str(resources.files("scantune") / "models" / BUNDLED[str(name_or_path)]))
+    elif not path.exists():
+        raise InputError(
+            f"There is no model {str(name_or_path)!r}: neither a file of that path nor a bundled model "
+            f"({', '.join(BUNDLED)})."
+        )
+    tensors, metadata = read_tensors(path)
+    record = _record(path, metadata)
+    try:
+        return _restore(record, tensors, network, path.stem)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{path} is not a whole scantune model file ({error}); make or copy it again, or give network= where its "
+            "architecture is your own."
+        ) from error
+
+
+def _record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        record = json.loads(metadata["scantune"])
+        version = int(record["format"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} holds tensors but no scantune record; expected a model file written by scantune."
+        ) from error
+    if version > FORMAT:
+        raise InputError(f"{path} has format {version}, this scantune reads up to {FORMAT}; install a newer scantune.")
+    return dict(record)
+
+
+def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None, name: str) -> Model:
+    empty = _empty(record["architecture"], network)
+    weights = {k.removeprefix("network."): t for k, t in tensors.items() if k.startswith("network.")}
+    empty.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
+    stored = {k.removeprefix("prior."): t for k, t in tensors.items() if k.startswith("prior.")}
+    prior = None if record["prior"] is None else FieldOfExperts.restore(record["prior"], stored)
+    if prior is not None:
+        prior.require_fit(empty)
+    return Model(
+        network=empty.eval(),
+        labels=dict(record["labels"]),
+        preprocessing=Preprocessing.from_record(record["preprocessing"]),
+        architecture=dict(record["architecture"]),
+        task=Segmentation.from_record(record["task"]),
+        prior=prior,
+        provenance=dict(record["provenance"]),
+        name=name,
+    )
+
+
+def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:
+    if architecture.get("kind") == "unet":
+        return AdaptableNetwork.default(**{k: v for k, v in architecture.items() if k != "kind"})
+    if network is None:
+        raise InputError(
+            f"The model's architecture is {architecture.get('kind')!r}, which is not built in; give network=, an "
+            "instance of the network it was trained as."
+        )
+    return deepcopy(network)

@@ -1,0 +1,60 @@
+"""A network that can be adapted: a normaliser in front of a task network."""
+
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from scantune.errors import InputError
+from scantune.networks.normalizer import Normalizer
+from scantune.networks.unet import UNet
+
+
+class AdaptableNetwork(nn.Module):
+    """y = S_theta(N_phi(x)): the normaliser is adapted to each scan, the task network is frozen.
+
+    Args:
+        normalizer: N_phi, an image-to-image network.
+        task: S_theta, any network that takes the normalised image.
+    """
+
+    def __init__(self, normalizer: nn.Module, task: nn.Module) -> None:
+        super().__init__()
+        self.normalizer = normalizer
+        self.task = task
+
+    @classmethod
+    def default(cls, classes: int = 4, channels: int = 1, dimensions: int = 2, width: int = 16) -> Self:
+        """The paper's N_phi and U-Net, untrained."""
+        return cls(Normalizer(channels, dimensions=dimensions), UNet(channels, classes, width, dimensions=dimensions))
+
+    @classmethod
+    def around(cls, network: nn.Module, channels: int | None = None, dimensions: int | None = None) -> Self:
+        """Puts an identity-initialised normaliser in front of a network that has none.
+
+        The result starts exactly at the network's own predictions. The network itself is shared, not copied.
+
+        Args:
+            network: Any image network.
+            channels: Channels of the image; by default those of the network's first convolution.
+            dimensions: 2 or 3; by default those of the network's first convolution.
+        """
+        if isinstance(network, cls):
+            return network
+        first = next((m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Conv3d)), None)
+        if first is None and (channels is None or dimensions is None):
+            raise InputError(
+                f"{type(network).__name__} has no convolution that tells its input channels and dimensions; "
+                "give channels= and dimensions= to AdaptableNetwork.around."
+            )
+        if channels is None:
+            assert first is not None
+            channels = first.in_channels
+        if dimensions is None:
+            dimensions = 2 if isinstance(first, nn.Conv2d) else 3
+        reference = next(network.parameters(), None)
+        normalizer = Normalizer.identity(channels, dimensions=dimensions).train(network.training)
+        return cls(normalizer if reference is None else normalizer.to(reference), network)
+
+    def forward(self, x: Tensor) -> Any:
+        """Maps images `(slices, channels, *spatial)` to whatever the task network gives."""
+        return self.task(self.normalizer(x))

@@ -1,0 +1,73 @@
+"""The task network S_theta of the paper: a U-Net of 14 convolution units."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scantune.networks.dimensions import layers
+
+
+class ConvUnit(nn.Sequential):
+    """Convolution, batch norm, ReLU. The convolution's outputs are the CNN experts."""
+
+    def __init__(self, inputs: int, outputs: int, dimensions: int) -> None:
+        kind = layers(dimensions)
+        super().__init__()
+        self.conv = kind.convolution(inputs, outputs, 3, padding=1, bias=False)
+        # Momentum and eps are those of the authors' framework, in PyTorch's convention.
+        self.norm = kind.batch_norm(outputs, eps=1e-3, momentum=0.01)
+        self.relu = nn.ReLU(inplace=True)
+
+
+class Level(nn.Sequential):
+    """Two convolution units at one resolution."""
+
+    def __init__(self, inputs: int, outputs: int, dimensions: int) -> None:
+        super().__init__()
+        self.first = ConvUnit(inputs, outputs, dimensions)
+        self.second = ConvUnit(outputs, outputs, dimensions)
+
+
+class UNet(nn.Module):
+    """S_theta: four levels, three poolings, skip connections, linear upsampling, a 1x1 classifier.
+
+    With the default width the 14 units have 2 (16 + 32 + 64 + 128 + 64 + 32 + 16) = 704 channels.
+
+    Args:
+        channels: Channels of the image.
+        classes: Output channels (background included).
+        width: Channels of the first level.
+        dimensions: 2 or 3.
+    """
+
+    def __init__(self, channels: int = 1, classes: int = 4, width: int = 16, dimensions: int = 2) -> None:
+        super().__init__()
+        kind = layers(dimensions)
+        self.linear = kind.linear
+        widths = [width, 2 * width, 4 * width, 8 * width]
+        self.down = nn.ModuleList(
+            Level(inputs, outputs, dimensions) for inputs, outputs in zip([channels, *widths[:-1]], widths, strict=True)
+        )
+        self.up = nn.ModuleList(
+            Level(deep + skip, skip, dimensions) for deep, skip in zip(widths[:0:-1], widths[-2::-1], strict=True)
+        )
+        self.pool = kind.max_pool(2)
+        self.classify = kind.convolution(width, classes, 1, bias=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Maps normalised images `(slices, channels, *spatial)` to logits `(slices, classes, *spatial)`."""
+        skips: list[Tensor] = []
+        x = z
+        for level in self.down[:-1]:
+            x = level(x)
+            skips.append(x)
+            x = self.pool(x)
+        x = self.down[-1](x)
+        for level, skip in zip(self.up, reversed(skips), strict=True):
+            x = level(torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1))
+        return self.classify(x)  # type: ignore[no-any-return]
+
+    def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:
+        return F.interpolate(x, size=list(size), mode=self.linear, align_corners=False)

@@ -1,0 +1,250 @@
+"""The prior: a Field of Experts (Eq. 9), all experts' densities of the training subjects."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scantune.errors import InputError
+from scantune.estimation import MINIMUM_ACTIVE, estimate
+from scantune.experts import EXPERTS, Experts, LayerChoice, PatchSettings, Recorder, Recording
+from scantune.fields import Field
+from scantune.networks import Affine
+from scantune.tasks import Foreground
+from scantune.tensorfile import read_tensors, write_tensors
+
+Statistics = dict[str, Tensor]
+"""Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of experts (CNN or PCA) with the densities of its groups."""
+
+    experts: Experts
+    fields: dict[str, Field]
+
+    def divergences(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Divergence of each group, scalars in nats."""
+        key = self.experts.name
+        return {group: field.divergence(statistics[f"{key}/{group}"]) for group, field in self.fields.items()}
+
+
+@dataclass(frozen=True)
+class FieldOfExperts:
+    """What travels to the test site: experts, their 1D densities over the training subjects, nothing else.
+
+    Args:
+        families: `cnn`, and `pca` where the training subjects had enough active patches.
+        subjects: Number of training subjects.
+        notes: What the fit left out, by name, in sentences.
+    """
+
+    families: dict[str, Family]
+    subjects: int
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        network: nn.Module,
+        volumes: Iterable[Tensor],
+        layers: LayerChoice = None,
+        last: str | None = None,
+        foreground: Foreground = None,
+        *,
+        masks: Sequence[Tensor | None] | None = None,
+        patches: PatchSettings | None = None,
+        batch: int = 8,
+    ) -> Self:
+        """Computes the densities of the training subjects.
+
+        Args:
+            network: Any network; it is left as it is.
+            volumes: One tensor `(slices, channels, *spatial)` per subject.
+            layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
+            last: The layer whose patches feed the PCA experts; by default the last expert layer.
+            foreground: Output channels that are foreground, or a function of the output; by default all but the
+                background.
+            masks: True where a volume is padding, one `(slices, 1, *spatial)` (or None) per subject.
+            patches: Patch size, stride, components and threshold of the PCA experts.
+            batch: Slices per forward pass.
+        """
+        fitted = estimate(
+            network,
+            list(volumes),
+            masks,
+            layers=layers,
+            last=last,
+            foreground=foreground,
+            patches=patches,
+            batch=batch,
+        )
+        families = {experts.name: Family(experts, fields) for experts, fields in fitted.families}
+        return cls(families, fitted.subjects, fitted.notes)
+
+    def layers(self) -> list[str]:
+        """Every layer whose features the experts read."""
+        return list(dict.fromkeys(layer for f in self.families.values() for layer in f.experts.layers()))
+
+    def measure(self, recording: Recording, padding: Tensor | None = None) -> Statistics:
+        """Additive statistics of one batch, differentiable."""
+        return {
+            f"{name}/{group}": family.fields[group].measure(values, weights)
+            for name, family in self.families.items()
+            for group, values, weights in family.experts.outputs(recording, padding)
+            if group in family.fields
+        }
+
+    def energies(self, statistics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Expected divergence of each group of each family that has statistics, scalars in nats."""
+        present = {key.split("/")[0] for key in statistics}
+        return {n: family.divergences(statistics) for n, family in self.families.items() if n in present}
+
+    @torch.no_grad()
+    def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
+        """Statistics of a whole volume, batch by batch, in double precision."""
+        total: Statistics = {}
+        training = network.training
+        network.eval()
+        try:
+            with Recorder(network, self.layers()) as record:
+                for images, padding in slices(volume, mask, batch):
+                    for key, value in self.measure(record(images), padding).items():
+                        total[key] = total.get(key, 0) + value.double()
+        finally:
+            network.train(training)
+        return total
+
+    def energy(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None) -> float:
+        """The FoE-CNN divergence of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.
+
+        Args:
+            network: The network the prior was fitted on, plain or behind a normaliser.
+            volume: The scan `(slices, channels, *spatial)`.
+            mask: True where the volume is padding, which is left out; None counts every pixel.
+
+        Returns:
+            Nats. At best `floor()`, not zero, unless all training subjects are alike.
+        """
+        if not torch.isfinite(volume).all():
+            raise InputError("The volume holds NaN or infinite values; repair it before its energy is taken.")
+        groups = self.energies(self.statistics(network, volume, mask))["cnn"]
+        return float(torch.stack(list(groups.values())).mean())
+
+    def floor(self) -> float:
+        """The smallest energy that any scan can reach, in nats."""
+        return float(torch.stack([field.floor() for field in self.families["cnn"].fields.values()]).mean())
+
+    def require_fit(self, network: nn.Module) -> None:
+        """Raises an error that says so if the prior was not fitted on this network's architecture."""
+        modules = Recorder(network, self.layers()).modules
+        for layer, field in self.families["cnn"].fields.items():
+            channels = getattr(modules[layer.split("@")[0]], "out_channels", field.center.numel())
+            if channels != field.center.numel():
+                raise InputError(
+                    f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
+                    f"{field.center.numel()} experts; use the prior that was fitted on this network, or fit it anew."
+                )
+
+    def summarised(self) -> Self:
+        """A copy that holds seven numbers per expert and none of any single subject."""
+        families = {
+            name: replace(family, fields={group: field.summarised() for group, field in family.fields.items()})
+            for name, family in self.families.items()
+        }
+        return replace(self, families=families)
+
+    def folded(self, maps: Mapping[str, Affine]) -> Self:
+        """The same prior for a network whose batch norms were folded into its convolutions."""
+
+        def family(old: Family) -> Family:
+            if old.experts.name == "pca":
+                return replace(old, experts=old.experts.folded(maps))
+            fields = {g: f.folded(maps[g]) if g in maps else f for g, f in old.fields.items()}
+            return replace(old, fields=fields)
+
+        return replace(self, families={name: family(old) for name, old in self.families.items()})
+
+    def without(self, name: str) -> Self:
+        """A copy without one family of experts."""
+        return replace(self, families={key: value for key, value in self.families.items() if key != name})
+
+    def to(self, device: torch.device) -> Self:
+        """A copy on a device."""
+        families = {}
+        for name, family in self.families.items():
+            tensors = {key: value.to(device) for key, value in family.experts.tensors().items()}
+            fields = {group: field.to(device) for group, field in family.fields.items()}
+            moved = deepcopy(family.experts) if not tensors else replace(family.experts, **tensors)  # type: ignore[type-var]
+            families[name] = Family(moved, fields)
+        return replace(self, families=families)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every number, by name, as a model file stores them."""
+        return {key: value.contiguous() for key, value in self._tensors()}
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, family in self.families.items():
+            for key, value in family.experts.tensors().items():
+                yield f"{name}/experts/{key}", value
+            for group, field in family.fields.items():
+                for key, value in field.tensors().items():
+                    yield f"{name}/{group}/{key}", value
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the numbers, as JSON."""
+        families = {
+            name: {
+                "experts": family.experts.record(),
+                "groups": {group: field.record() for group, field in family.fields.items()},
+            }
+            for name, family in self.families.items()
+        }
+        return {
+            "families": families,
+            "subjects": self.subjects,
+            "notes": list(self.notes),
+            "floor": self.floor(),
+        }
+
+    @classmethod
+    def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `record` and `tensors`."""
+        families = {}
+        for name, entry in record["families"].items():
+            experts = EXPERTS[name].restore(entry["experts"], _below(tensors, f"{name}/experts/"))
+            fields = {g: Field.restore(r, _below(tensors, f"{name}/{g}/")) for g, r in entry["groups"].items()}
+            families[name] = Family(experts, fields)
+        return cls(families, int(record["subjects"]), tuple(record["notes"]))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the prior alone to a `.safetensors` file."""
+        write_tensors(Path(path), self.tensors(), {"scantune-prior": json.dumps(self.record())})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a prior written by `save`; nothing is unpickled."""
+        tensors, metadata = read_tensors(Path(path))
+        if "scantune-prior" not in metadata:
+            raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
+        return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
+
+
+def slices(volume: Tensor, mask: Tensor | None, batch: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Cuts a volume `(slices, channels, *spatial)` and its mask into batches of slices."""
+    for start in range(0, len(volume), batch):
+        stop = start + batch
+        yield volume[start:stop], None if mask is None else mask[start:stop]
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics", "slices"]

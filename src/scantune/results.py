@@ -1,0 +1,162 @@
+"""What an adaptation gives back: predictions before and after, energies, the decision; in memory and on disk."""
+
+import json
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scantune.errors import InputError
+from scantune.guard import Decision
+from scantune.networks import AdaptableNetwork
+from scantune.preprocess import Prepared
+from scantune.scans import Case, write_labels, write_text
+from scantune.tasks import Segmentation
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A network's view of a scan.
+
+    Args:
+        probabilities: `(slices, classes, *spatial)`.
+        task: How they become labels.
+        energies: Divergences in nats, by expert family and group.
+    """
+
+    probabilities: Tensor
+    task: Segmentation
+    energies: dict[str, dict[str, float]]
+
+    @property
+    def prediction(self) -> Tensor:
+        """Labels `(slices, *spatial)`."""
+        done = Segmentation("none", self.task.exclusive)
+        return done.predict(self.probabilities)
+
+    @property
+    def energy(self) -> float | None:
+        """The FoE-CNN energy, where there is a prior."""
+        return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """An adapted scan.
+
+    Args:
+        network: The adapted copy (the source copy where the guard rolled back).
+        source: The scan before adaptation.
+        adapted: The scan after it.
+        trace: A row per step: step, objective, smoothed, each term, valid.
+        decision: The guard's verdict.
+        case: The scan, where it came from a file.
+        prepared: The way back to its grid.
+        labels: Structure names and their values.
+        facts: Method, preset, seed, device, steps, best step, seconds.
+    """
+
+    network: AdaptableNetwork
+    source: Survey
+    adapted: Survey
+    trace: list[dict[str, Any]]
+    decision: Decision
+    case: Case | None = None
+    prepared: Prepared | None = None
+    labels: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prediction(self) -> Any:
+        """Labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
+        return self._on_own_grid(self.adapted)
+
+    @property
+    def source_prediction(self) -> Any:
+        """The same before adaptation."""
+        return self._on_own_grid(self.source)
+
+    @property
+    def energy_before(self) -> float | None:
+        """FoE-CNN energy of the source network, in nats."""
+        return self.source.energy
+
+    @property
+    def energy_after(self) -> float | None:
+        """FoE-CNN energy of the returned network, in nats."""
+        return self.adapted.energy
+
+    @property
+    def seconds(self) -> float:
+        """How long the adaptation took."""
+        return float(self.facts["seconds"])
+
+    def _on_own_grid(self, survey: Survey) -> Any:
+        return survey.prediction if self.prepared is None else self.prepared.to_native(survey.probabilities)
+
+    def manifest_entry(self) -> dict[str, Any]:
+        """Everything about this scan that a manifest tells, as JSON."""
+        return self._entry(self.prediction, self.source_prediction)
+
+    def _entry(self, adapted: Any, source: Any) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "decision": self.decision.action,
+            "reason": self.decision.reason,
+            **self.facts,
+            "energy_before": self.energy_before,
+            "energy_after": self.energy_after,
+            "energies_before": self.source.energies,
+            "energies_after": self.adapted.energies,
+            "peak_memory_mb": peak_memory_mb(str(self.facts.get("device", "cpu"))),
+            "versions": {
+                "scantune": version("scantune"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        if self.case is not None:
+            voxel = self.case.voxel_volume / 1000
+            entry["volumes_ml"] = _volumes(adapted, self.labels, voxel)
+            entry["source_volumes_ml"] = _volumes(source, self.labels, voxel)
+        return entry
+
+    def save(self, folder: str | Path) -> dict[str, Any]:
+        """Writes `NAME_seg.nii.gz`, `NAME_source_seg.nii.gz` and `manifest.json`; returns the manifest's entry."""
+        if self.case is None:
+            raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
+        folder = Path(folder)
+        entry = self.write_segmentations(folder)
+        manifest = {"format": 1, **entry, "scans": {self.case.name: entry}}
+        write_text(folder / "manifest.json", json.dumps(manifest, indent=2))
+        return entry
+
+    def write_segmentations(self, folder: Path) -> dict[str, Any]:
+        """Writes the two segmentations, and returns the manifest's entry with their file names."""
+        assert self.case is not None
+        adapted, source = self.prediction, self.source_prediction
+        names = {
+            "segmentation": f"{self.case.name}_seg.nii.gz",
+            "source": f"{self.case.name}_source_seg.nii.gz",
+        }
+        for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
+            write_labels(folder / name, labels, self.case)
+        return self._entry(adapted, source) | {"outputs": names}
+
+
+def peak_memory_mb(device: str) -> float:
+    """The most memory this process has held on the device, in MB."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated() / 1e6
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def _volumes(labels: np.ndarray[Any, Any], structures: dict[str, int], voxel_ml: float) -> dict[str, float]:
+    return {name: round(float((labels == value).sum()) * voxel_ml, 3) for name, value in structures.items()}

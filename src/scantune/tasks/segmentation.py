@@ -1,0 +1,120 @@
+"""Segmentation: the output is a class for every pixel."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scantune.errors import InputError
+from scantune.tasks.base import Task, main_output
+
+Activation = Literal["softmax", "sigmoid", "none"]
+Foreground = Iterable[int] | Callable[[Any], Tensor] | None
+"""Output channels, or a function of the raw output, or None for all but the background."""
+
+ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid", "none")
+
+
+@dataclass(frozen=True)
+class Segmentation(Task):
+    """Reads a network's output as class probabilities.
+
+    Args:
+        activation: What turns the raw output into probabilities: `softmax` over mutually exclusive classes, `sigmoid`
+            for independent ones, `none` where the network already gives probabilities.
+        exclusive: Whether the channels are one class each, background first. With independent (sigmoid) channels there
+            is no background channel.
+        structures: The output channels that count as foreground; by default all but the background.
+        rule: A function from the raw output to the foreground probability `(slices, 1, *spatial)`, where no choice of
+            channels will do. It cannot be stored in a file.
+    """
+
+    name: ClassVar[str] = "segmentation"
+    activation: Activation = "softmax"
+    exclusive: bool = True
+    structures: tuple[int, ...] | None = None
+    rule: Callable[[Any], Tensor] | None = None
+
+    @classmethod
+    def detect(cls, output: Any, foreground: Foreground = None) -> Self:
+        """Reads off an output whether it holds logits or probabilities, of exclusive classes or not."""
+        if callable(foreground):
+            return replace(cls.detect(output), rule=foreground)
+        structures = None if foreground is None else tuple(foreground)
+        values = main_output(output).detach().float()
+        bounded = bool((values >= 0).all() & (values <= 1).all())
+        sums_to_one = bool(torch.allclose(values.sum(1), torch.ones_like(values.sum(1)), atol=1e-3))
+        exclusive = values.shape[1] > 1 and (not bounded or sums_to_one)
+        activation: Activation = "none" if bounded else ("softmax" if exclusive else "sigmoid")
+        return cls(activation, exclusive, structures)
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}.")
+
+    def probabilities(self, output: Any) -> Tensor:
+        """Class probabilities `(slices, classes, *spatial)`."""
+        values = main_output(output)
+        if self.activation == "softmax":
+            return values.softmax(1)
+        return values.sigmoid() if self.activation == "sigmoid" else values
+
+    def foreground(self, output: Any) -> Tensor:
+        """Probability of any foreground structure, `(slices, 1, *spatial)`."""
+        if self.rule is not None:
+            return self.rule(output)
+        probabilities = self.probabilities(output)
+        if self.exclusive:
+            if self.structures is None:
+                return 1 - probabilities[:, :1]
+            return probabilities[:, list(self.structures)].sum(1, keepdim=True)
+        chosen = probabilities if self.structures is None else probabilities[:, list(self.structures)]
+        return 1 - (1 - chosen).prod(1, keepdim=True)
+
+    def predict(self, output: Any) -> Tensor:
+        """Labels `(slices, *spatial)`, 0 is background."""
+        probabilities = self.probabilities(output)
+        if self.exclusive:
+            return probabilities.argmax(1)
+        best, channel = probabilities.max(1)
+        return torch.where(best > 0.5, channel + 1, 0)
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        """One minus the mean soft Dice, over images and all classes."""
+        probabilities = self.probabilities(output)
+        return soft_dice_loss(probabilities, target)
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        if self.rule is not None:
+            raise InputError(
+                "A foreground given as a function cannot be stored; give foreground= as output channels instead."
+            )
+        structures = None if self.structures is None else list(self.structures)
+        return {"activation": self.activation, "exclusive": self.exclusive, "structures": structures}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        structures = record["structures"]
+        return cls(record["activation"], record["exclusive"], None if structures is None else tuple(structures))
+
+
+def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """1 - soft Dice, per image and class, then the mean over images and all classes, background included.
+
+    The epsilon stands in the denominator only: a class that is absent from an image scores 0 and gives no gradient.
+
+    Args:
+        probabilities: `(slices, classes, *spatial)`.
+        labels: `(slices, *spatial)` integers.
+    """
+    classes = probabilities.shape[1]
+    target = F.one_hot(labels, classes).movedim(-1, 1).to(probabilities.dtype)
+    spatial = tuple(range(2, probabilities.ndim))
+    overlap = 2 * (probabilities * target).sum(spatial)
+    total = probabilities.sum(spatial) + target.sum(spatial)
+    return 1 - (overlap / (total + 1e-10)).mean()
