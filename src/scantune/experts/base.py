@@ -61,3 +61,8 @@ def inside(padding: Tensor | None, like: Tensor) -> Tensor | None:
         pool = F.adaptive_max_pool2d if len(size) == 2 else F.adaptive_max_pool3d
         marked = pool(marked, tuple(size))
     return 1 - torch.as_tensor(marked)
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """In single precision or better: moments of half-precision features would drown in rounding."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

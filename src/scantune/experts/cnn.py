@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from scantune.experts.base import Experts, Outputs, inside
+from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.networks import Affine
 
@@ -29,7 +29,7 @@ class CNNExperts(Experts):
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
         """The features themselves, one group per layer."""
         for layer in self.chosen:
-            features = recording.features[layer].float()
+            features = precise(recording.features[layer])
             yield layer, features, inside(padding, features)
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:  # noqa: ARG002

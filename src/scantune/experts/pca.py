@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scantune.experts.base import Experts, Outputs, inside
+from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.networks import Affine
 from scantune.tasks import Segmentation, Task
@@ -58,7 +58,7 @@ class PCAExperts(Experts):
 
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
         """Loadings `(slices, channels * components, *positions)`, counted where the patch is active."""
-        features = recording.features[self.layer].float()
+        features = precise(recording.features[self.layer])
         if not has_patches(features, self.settings):
             return
         channels, kept, *patch = self.components.shape
@@ -101,7 +101,7 @@ def active(
     recording: Recording, features: Tensor, task: Task, settings: PatchSettings, padding: Tensor | None
 ) -> Tensor:
     """1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
-    probability = task.foreground(recording.output).detach().float()
+    probability = precise(task.foreground(recording.output).detach())
     if probability.shape[2:] != features.shape[2:]:
         probability = F.interpolate(probability, size=list(features.shape[2:]))
     chosen = (probability > settings.threshold).to(features.dtype)

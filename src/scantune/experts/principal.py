@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from scantune.experts.base import precise
 from scantune.experts.features import Recording
 from scantune.experts.pca import PatchSettings, PCAExperts, active, has_patches
 from scantune.tasks import Task
@@ -31,7 +32,7 @@ class PatchScatter:
 
     def add(self, recording: Recording, padding: Tensor | None) -> None:
         """Adds the active patches of one batch."""
-        features = recording.features[self.layer].float()
+        features = precise(recording.features[self.layer])
         if not has_patches(features, self.settings):
             return
         chosen = active(recording, features, self.task, self.settings, padding)[:, 0] > 0

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from scantune.experts.base import inside
+from scantune.experts.base import inside, precise
 from scantune.methods.base import Method, Terms
 from scantune.prior import Statistics
 
@@ -17,7 +17,7 @@ class Entropy(Method):
 
     def measure(self, images: Tensor, padding: Tensor | None) -> Statistics:
         """Number of pixels and sum of their entropies."""
-        probabilities = self.task.probabilities(self.network(images)).float()
+        probabilities = precise(self.task.probabilities(self.network(images)))
         entropy = -_xlogx(probabilities)
         if not self.task.exclusive:
             entropy = entropy - _xlogx(1 - probabilities)

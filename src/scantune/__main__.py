@@ -1,0 +1,8 @@
+"""Lets `python -m scantune` be the command `scantune`."""
+
+import sys
+
+from scantune.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

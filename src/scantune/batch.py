@@ -1,0 +1,250 @@
+"""Adapts many scans, one after another, into a folder: resumable, and not stopped by a bad scan.
+
+Nothing heavy is imported at the top, so that a mistyped path is told at once.
+"""
+
+import hashlib
+import logging
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from scantune import __version__
+from scantune.errors import InputError, ScanError
+from scantune.filenames import scan_name
+from scantune.outputs import Entry, OutputFolder, read_manifest, require_writable
+
+if TYPE_CHECKING:
+    from scantune.modelfile import Model
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    """How scans are adapted; the arguments of `scantune.adapt` under the same names."""
+
+    method: str = "foe-cnn-pca"
+    preset: str = "fast"
+    steps: int | None = None
+    guard: bool = True
+    device: str = "auto"
+    seed: int = 0
+
+    def asks_for(self) -> dict[str, Any]:
+        """Return what decides the result: everything but the device."""
+        return {name: value for name, value in asdict(self).items() if name != "device"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one scan in this run.
+
+    Attributes:
+        name: The scan.
+        status: `already done` is the work of an earlier run.
+        entry: What the manifest tells: decision, reason, energies, volumes, outputs, ...
+    """
+
+    name: str
+    status: Literal["done", "already done", "failed"]
+    entry: Entry
+
+    @property
+    def is_bad_input(self) -> bool:
+        """Whether the scan itself is to blame for the failure."""
+        return self.status == "failed" and "traceback" not in self.entry
+
+
+class Observer:
+    """Looks on while scans are adapted; this one does nothing."""
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Learn which scans are about to be adapted, those already done left out."""
+
+    def start(self, name: str) -> None:
+        """Learn that the work on a scan begins."""
+
+    def step(self, step: int, steps: int) -> None:
+        """Learn that a step of the present scan is done."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Learn what became of a scan."""
+
+
+def adapt_scans(
+    paths: Iterable[Path | str],
+    model: "Model | Path | str",
+    out: Path | str,
+    settings: AdaptSettings | None = None,
+    *,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> list[Outcome]:
+    """Adapt a model to each scan, and write segmentations and a manifest.
+
+    A scan is skipped when the folder has its results from the same file, model and settings. One that fails
+    is noted in the manifest and the next one is begun. The manifest is renewed after every scan.
+
+    Args:
+        paths: Image files or DICOM folders; `filenames.find_scans` makes these of folders of images.
+        model: A model, or what `scantune.load` takes.
+        out: The output folder, made where needed.
+        settings: How to adapt; by default `AdaptSettings()`.
+        overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
+        observer: Is told about the progress.
+
+    Returns:
+        One outcome per scan, in the order given.
+
+    Raises:
+        InputError: The run cannot begin: two scans of one name, no scan at all, no such model or method, ...
+    """
+    named = name_scans(paths)
+    read_manifest(Path(out))
+    require_writable(Path(out))
+    run = _begin(model, OutputFolder(Path(out)), settings or AdaptSettings(), overwrite, observer or Observer())
+    done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
+    run.observer.begin([name for name in named if name not in done])
+    return [done.get(name) or run.adapt(name, path) for name, path in named.items()]
+
+
+def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
+    """Name every scan after its file; a file that is given twice counts once.
+
+    Raises:
+        InputError: There is no scan, none of them exists, or two have the same name.
+    """
+    named: dict[str, Path] = {}
+    for path in map(Path, paths):
+        other = named.setdefault(scan_name(path), path)
+        if other.resolve() != path.resolve():
+            raise InputError(
+                f"{other} and {path} would both be written as {scan_name(path)}_seg.nii.gz. Rename one of "
+                "them, or adapt them into two output folders."
+            )
+    if not named:
+        raise InputError("There is no scan to adapt to. Give image files, DICOM folders or folders of images.")
+    if not any(path.exists() for path in named.values()):
+        raise ScanError(
+            f"{next(iter(named.values()))} does not exist: expected an image, a DICOM folder or a folder of "
+            "images. Check the path."
+        )
+    return named
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all scans of a run share."""
+
+    model: "Model"
+    fingerprint: str
+    out: OutputFolder
+    settings: AdaptSettings
+    overwrite: bool
+    observer: Observer
+
+    def finished(self, name: str, path: Path) -> Outcome | None:
+        """Tell what lies in the folder, when it is just what this run would make of the scan."""
+        entry = self.out.entry(name)
+        asked = {"status": "done", **self._asked(path)}
+        if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
+            return None
+        return Outcome(name, "already done", entry)
+
+    def adapt(self, name: str, path: Path) -> Outcome:
+        """Adapt to one scan and note in the manifest what came of it, a failure included."""
+        self.observer.start(name)
+        failed = {"status": "failed", "decision": "failed"}
+        entry: Entry = self._asked(path)
+        try:
+            if not self.overwrite:
+                self.out.protect(name, entry["input_hash"])
+            entry |= {"status": "done", **self._results(path)}
+        except InputError as error:
+            entry |= failed | {"reason": str(error)}
+        except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
+            _log.debug("Adapting to %s failed", path, exc_info=True)
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            entry |= failed | {"reason": _sentence(path, error), "traceback": lines}
+        self.out.note(name, entry, self._head())
+        outcome = Outcome(name, entry["status"], entry)
+        self.observer.end(outcome)
+        return outcome
+
+    def _asked(self, path: Path) -> Entry:
+        """Return what decides the result: the scan, the model and the settings."""
+        return {
+            "input": path.name,
+            "input_hash": _content_hash(path),
+            "model": self.fingerprint,
+            "settings": self.settings.asks_for(),
+        }
+
+    def _results(self, path: Path) -> Entry:
+        """Adapt to a scan, write its segmentations, and return what the result tells about itself."""
+        import torch
+
+        from scantune.adapt import adapt
+
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        result = adapt(self.model, path, on_step=self.observer.step, **asdict(self.settings))
+        return result.write_segmentations(self.out.path)
+
+    def _head(self) -> dict[str, Any]:
+        """Return what the manifest tells about the run."""
+        import torch
+
+        return {
+            "scantune": __version__,
+            "torch": torch.__version__,
+            "model": {"name": self.model.name, "fingerprint": self.fingerprint},
+            "labels": self.model.labels,
+            "settings": asdict(self.settings),
+        }
+
+
+def _begin(
+    model: "Model | Path | str",
+    out: OutputFolder,
+    settings: AdaptSettings,
+    overwrite: bool,
+    observer: Observer,
+) -> _Run:
+    """Load the model and check all that can be wrong for every scan alike."""
+    from scantune.adapt import PRESETS, choose_device
+    from scantune.methods import METHODS, Equipment
+    from scantune.modelfile import load
+
+    for kind, name, known in (("method", settings.method, METHODS), ("preset", settings.preset, PRESETS)):
+        if name not in known:
+            raise InputError(f"Unknown {kind} {name!r}. Available: {', '.join(known)}.")
+    if settings.steps is not None and settings.steps < 0:
+        raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
+    choose_device(settings.device)
+    loaded = load(model) if isinstance(model, str | Path) else model
+    METHODS[settings.method](Equipment(loaded.task, loaded.prior))
+    return _Run(loaded, loaded.fingerprint, out, settings, overwrite, observer)
+
+
+def _content_hash(path: Path) -> str:
+    """Return a short hash of what a file, or the files of a folder, hold; empty where that cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file.is_file():
+                digest.update(file.read_bytes())
+    except OSError:
+        return ""
+    return digest.hexdigest()[:16]
+
+
+def _sentence(path: Path, error: Exception) -> str:
+    """Tell an unforeseen error in a sentence."""
+    what = " ".join(str(error).split())[:300] or "no message"
+    if isinstance(error, MemoryError) or "out of memory" in what.lower():
+        return f"{path} needs more memory than there is ({what}). Close other programs, or use --device cpu."
+    return f"{path} could not be adapted to, for an unforeseen reason ({type(error).__name__}: {what})."

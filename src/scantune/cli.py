@@ -1,0 +1,221 @@
+"""The command line: parse, call the verb, print the result. Heavy imports wait until a command runs."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from scantune import __version__
+from scantune.batch import AdaptSettings, Outcome, adapt_scans
+from scantune.errors import InputError
+from scantune.filenames import find_scans
+
+BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
+
+Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+
+
+class Command(Protocol):
+    """A subcommand, its fields filled in from the command line."""
+
+    def run(self) -> int:
+        """Do the work and return the exit code."""
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt a model to each scan, and segment it on the scan's own grid."""
+
+    scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
+    """Image files (NIfTI, MetaImage, NRRD, ...), folders of images, or folders with one DICOM series."""
+    model: Annotated[str, arg(metavar="MODEL")]
+    """A model file, or the name of a model that comes with scantune, such as brain."""
+    out: Annotated[Path, arg(metavar="FOLDER")]
+    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), manifest.json. What is done is skipped."""
+    method: Annotated[str, arg(metavar="NAME")] = AdaptSettings.method
+    """foe-cnn-pca or foe-cnn (match the training scans' feature statistics), entropy, or source (none)."""
+    preset: Annotated[Literal["fast", "paper"], arg(metavar="fast|paper")] = "fast"
+    """How long to look for the best match: fast takes few exact steps, paper follows the publication."""
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
+    """The number of steps per scan."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = AdaptSettings.device
+    """Where to compute; auto takes a GPU where there is one."""
+    seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
+    """Fixes every random choice."""
+    no_guard: Flag = False
+    """Keep every adaptation. By default one that must be harmful is rolled back to the source result."""
+    overwrite: Flag = False
+    """Adapt again to scans that are done, and replace files that scantune did not make."""
+    strict: Flag = False
+    """Exit with code 3 when a scan was rolled back, as when one failed."""
+
+    def run(self) -> int:
+        """Adapt to all scans, then show what became of them."""
+        scans = find_scans(self.scans)
+        settings = AdaptSettings(self.method, self.preset, self.steps, not self.no_guard, self.device, self.seed)
+        from scantune import terminal
+
+        with terminal.Display(terminal.console(stderr=True)) as display:
+            outcomes = adapt_scans(scans, self.model, self.out, settings, overwrite=self.overwrite, observer=display)
+        self._show(outcomes)
+        return self._exit_code(outcomes)
+
+    def _show(self, outcomes: Sequence[Outcome]) -> None:
+        from scantune import terminal
+
+        failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+        if len(outcomes) == len(failed) == 1:
+            return _complain(failed[0].entry["reason"])
+        screen = terminal.console()
+        screen.print(terminal.outcome_table(outcomes))
+        for outcome in outcomes:
+            if outcome.entry["decision"] == "rolled back":
+                terminal.say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
+        if len(failed) < len(outcomes):
+            terminal.say(screen, f"Segmentations and manifest.json are in {self.out}")
+        if failed:
+            _complain(f"{len(failed)} of {len(outcomes)} scans failed.")
+            for outcome in failed:
+                print(f"  {outcome.name}: {outcome.entry['reason']}", file=sys.stderr)
+        return None
+
+    def _exit_code(self, outcomes: Sequence[Outcome]) -> int:
+        if all(outcome.is_bad_input for outcome in outcomes):
+            return BAD_INPUT
+        rolled_back = any(outcome.entry["decision"] == "rolled back" for outcome in outcomes)
+        failed = any(outcome.status == "failed" for outcome in outcomes)
+        return SOME_FAILED if failed or (self.strict and rolled_back) else 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score segmentations against references: Dice, HD95, surface distance, volume."""
+
+    predictions: Annotated[Path, Positional, arg(metavar="PRED")]
+    """A segmentation, or a folder of them, such as one that scantune adapt wrote."""
+    references: Annotated[Path, Positional, arg(metavar="REF")]
+    """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
+    out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
+    """Where to write the scores, one line per scan and structure."""
+    labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Structures and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
+
+    def run(self) -> int:
+        """Score all pairs, then show the means."""
+        structures = parse_labels(self.labels)
+        from scantune import terminal
+        from scantune.evaluate import evaluate
+
+        errors = terminal.console(stderr=True)
+        with errors.status("Scoring") as status:
+            evaluation = evaluate(
+                self.predictions,
+                self.references,
+                structures=structures,
+                out=self.out,
+                on_pair=lambda done, pairs: status.update(f"Scoring: {done} of {pairs} done"),
+            )
+        screen = terminal.console()
+        screen.print(terminal.summary_table(evaluation.summary()))
+        if self.out is not None:
+            terminal.say(screen, f"All scores are in {self.out}")
+        alone = evaluation.matches
+        for what, files in (("reference", alone.lone_predictions), ("prediction", alone.lone_references)):
+            if files:
+                terminal.say(errors, f"Without a {what}, not scored: {terminal.listed(files)}")
+        if not evaluation.failures:
+            return 0
+        _complain(f"{len(evaluation.failures)} of {len(alone.pairs)} pairs could not be scored.")
+        for name, sentence in evaluation.failures.items():
+            print(f"  {name}: {sentence}", file=sys.stderr)
+        return SOME_FAILED
+
+
+@dataclass(frozen=True)
+class Info:
+    """Tell what is in a model file."""
+
+    model: Annotated[str, Positional, arg(metavar="MODEL")]
+    """A model file, or the name of a model that comes with scantune, such as brain."""
+
+    def run(self) -> int:
+        """Print the description."""
+        from scantune.modelfile import load
+
+        print(load(self.model).describe())
+        return 0
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {"adapt": Adapt, "evaluate": Evaluate, "info": Info}
+"""The verbs, in the order of the help."""
+
+DESCRIPTION = """Adapts a trained medical-image network to every single scan it meets.
+
+scantune COMMAND --help tells about a command, scantune --version the version.
+
+Exit codes: 0 all is well, 2 the input is at fault, 3 some scans failed.
+
+For research use only."""
+
+
+def parse_labels(words: Sequence[str]) -> dict[str, int] | None:
+    """Read structures from words like `gm=2`; None where there are none.
+
+    Raises:
+        InputError: A word is something else, or a name or value comes twice.
+    """
+    structures: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.rpartition("=")
+        if not name or not value.isdecimal():
+            raise InputError(f"--labels takes NAME=VALUE with a whole number, such as gm=2, but got {word!r}.")
+        if name in structures or int(value) in structures.values():
+            raise InputError(f"--labels must name every structure and every value once, but {word!r} is a repetition.")
+        structures[name] = int(value)
+    return structures or None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The words after `scantune`; by default those that were typed.
+
+    Returns:
+        The exit code: 0 all is well, 2 the input is at fault, 3 some scans failed (under `--strict`, or were
+        rolled back), 130 stopped by the user, 1 something unforeseen.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"scantune {__version__}")
+        return 0
+    try:
+        command: Command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="scantune", description=DESCRIPTION, args=words or ["--help"]
+        )
+        return command.run()
+    except SystemExit as end:  # how the parser ends after help (0) and mistakes (2)
+        return int(end.code or 0) if words else BAD_INPUT
+    except InputError as error:
+        _complain(str(error))
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        _complain("stopped. What is finished is kept; the same command goes on from there.")
+        return STOPPED
+    except Exception as error:
+        if "SCANTUNE_TRACEBACK" in os.environ:
+            raise
+        _complain(
+            f"something unforeseen went wrong ({type(error).__name__}: {error}). Please report it, with what is "
+            "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
+        )
+        return UNFORESEEN
+
+
+def _complain(sentence: str) -> None:
+    print(f"scantune: error: {sentence}", file=sys.stderr)

@@ -1,0 +1,37 @@
+"""Where the numbers are crunched, and that they come out the same each time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from scantune.errors import InputError
+
+
+@contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """Ask for deterministic convolutions, and give the caller's global generators back as they were."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            cudnn.deterministic, cudnn.benchmark = True, False
+            yield
+        finally:
+            cudnn.deterministic, cudnn.benchmark = before
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name, or of `auto`: a GPU where there is one.
+
+    Raises:
+        InputError: This machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"The device {name} is not available here; use auto or cpu.") from error
+    return device

@@ -1,0 +1,180 @@
+"""What file names say: which files are images, the scan they hold, and which reference fits a prediction.
+
+The scan that a label map belongs to is its file name without the image extension and without one closing word
+that only says what kind of file it is (`WORDS`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
+and a reference fit when these names are equal, letter by letter. Where a folder holds both
+`NAME_labels.nii.gz` and a bare `NAME.nii.gz`, the bare file is taken for the scan itself and left out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scantune.errors import InputError
+
+IMAGE_ENDINGS = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd", ".nhdr", ".hdr")
+"""Endings by which images are recognised in a folder; a file that the user names may have any other."""
+
+SOURCE_WORD = "_source_seg"
+WORDS = (
+    SOURCE_WORD,
+    "_segmentation",
+    "_seg",
+    "_dseg",
+    "_labels",
+    "_label",
+    "_tissue",
+    "_mask",
+    "_gt",
+    "_ref",
+)
+"""Closing words that are not part of a scan's name, each before the words it ends in."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prediction and its reference.
+
+    Attributes:
+        name: The scan.
+        prediction: Label map to judge.
+        reference: Label map taken as the truth.
+        source: Whether the file name tells a prediction without adaptation (`NAME_source_seg`).
+    """
+
+    name: str
+    prediction: Path
+    reference: Path
+    source: bool
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Which predictions and references belong together, and the files that are left over."""
+
+    pairs: list[Pair]
+    lone_predictions: list[Path] = field(default_factory=list)
+    lone_references: list[Path] = field(default_factory=list)
+
+
+def scan_name(path: Path) -> str:
+    """Return the stem of a scan's outputs: the file name without image extensions, or a folder's name."""
+    if path.is_dir():
+        return path.resolve().name
+    return Path(path.name.removesuffix(".gz").removesuffix(".GZ")).stem
+
+
+def images_in(folder: Path) -> list[Path]:
+    """List the image files of a folder by name, hidden files and subfolders left out.
+
+    Raises:
+        InputError: The folder cannot be read.
+    """
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be read ({error.strerror}). Check the path and its permissions."
+        ) from error
+    return [p for p in files if p.name.lower().endswith(IMAGE_ENDINGS) and not p.name.startswith(".")]
+
+
+def find_scans(paths: Iterable[Path]) -> list[Path]:
+    """Replace folders of images by the scans in them; files and DICOM folders stay as they are.
+
+    In a folder of images every image is a scan but those whose name ends in one of `WORDS`, such as `_seg`.
+
+    Raises:
+        InputError: A folder cannot be read, or has label maps alone.
+    """
+    scans: list[Path] = []
+    for path in paths:
+        images = images_in(path) if path.is_dir() else []
+        if images and _holds_dicom(path):
+            images = []
+        found = [image for image in images if not _split(image)[1]]
+        if images and not found:
+            raise InputError(
+                f"The folder {path} must hold scans, but all images in it are named as label maps "
+                f"({_listed(images)}). Give the files themselves if they are scans."
+            )
+        scans += found or [path]
+    return scans
+
+
+def match(predictions: Path, references: Path) -> Matches:
+    """Find the reference of every prediction; two single files belong together whatever their names.
+
+    Raises:
+        InputError: Something is missing, nothing fits, or a name fits twice.
+    """
+    for path in (predictions, references):
+        if not path.exists():
+            raise InputError(f"{path} does not exist: expected a label map or a folder of them. Check the path.")
+    if predictions.is_dir() != references.is_dir():
+        raise InputError(
+            f"{predictions} and {references} must be two label maps or two folders of label maps, but one is "
+            "a file and the other a folder. Give two of a kind."
+        )
+    if predictions.is_file():
+        name, word = _split(predictions)
+        return Matches([Pair(name, predictions, references, word == SOURCE_WORD)])
+    ours, theirs = _label_maps(predictions), _label_maps(references)
+    pairs = [
+        Pair(name, path, theirs[name, False], source)
+        for (name, source), path in ours.items()
+        if (name, False) in theirs
+    ]
+    if not pairs:
+        raise InputError(
+            f"No label map in {predictions} ({_listed(ours.values())}) has a reference of the same name in "
+            f"{references} ({_listed(theirs.values())}). Name the reference of NAME_seg.nii.gz "
+            "NAME.nii.gz or NAME_labels.nii.gz, or give two files instead of two folders."
+        )
+    used = {path for pair in pairs for path in (pair.prediction, pair.reference)}
+    return Matches(
+        pairs,
+        [path for path in ours.values() if path not in used],
+        [path for path in theirs.values() if path not in used],
+    )
+
+
+def _holds_dicom(folder: Path) -> bool:
+    for path in folder.iterdir():
+        if path.is_file() and not path.name.lower().endswith(IMAGE_ENDINGS):
+            with path.open("rb") as stream:
+                if stream.read(132)[128:] == b"DICM":
+                    return True
+    return False
+
+
+def _split(path: Path) -> tuple[str, str]:
+    """Split a label map's stem into the scan's name and the closing word, which may be empty."""
+    stem = scan_name(path)
+    for word in WORDS:
+        if stem.lower().endswith(word) and len(stem) > len(word):
+            return stem[: -len(word)], word
+    return stem, ""
+
+
+def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
+    """Collect the label maps of a folder by scan and by whether they are predictions without adaptation."""
+    chosen: dict[tuple[str, bool], Path] = {}
+    # Bare names come last, so that they give way to names with a closing word.
+    for path in sorted(images_in(folder), key=lambda path: not _split(path)[1]):
+        name, word = _split(path)
+        key = (name, word == SOURCE_WORD)
+        if key not in chosen:
+            chosen[key] = path
+        elif word or not _split(chosen[key])[1]:
+            raise InputError(
+                f"{folder} must hold one label map per scan, but both {chosen[key].name} and {path.name} "
+                f"fit the scan {name}. Move one of them to another folder."
+            )
+    return dict(sorted(chosen.items()))
+
+
+def _listed(paths: Iterable[Path], most: int = 3) -> str:
+    names = [path.name for path in paths]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "no images") + more

@@ -1,0 +1,269 @@
+"""Image formats: a file or a DICOM folder to voxels and geometry, and back to NIfTI; for `scans` alone.
+
+NIfTI files go through nibabel, everything else (MetaImage, NRRD, a folder with one DICOM series, ...) through
+SimpleITK. Nothing but voxels and geometry is taken from a file: no name, date or number of a DICOM header.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scantune.errors import InputError, ScanError
+
+_STDERR = threading.Lock()
+_MM_PER_UNIT = {1: 1000.0, 3: 0.001}  # by NIfTI's code of the spatial unit: metres and micrometres
+_GRID_FIELDS = (
+    *("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"),
+    *("qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class GridHeader:
+    """What a NIfTI file says about its grid, kept word for word so that outputs say the same.
+
+    Attributes:
+        version: NIfTI version, 1 or 2.
+        shape: Shape in the file, which may be 2D or end in axes of length 1.
+        fields: Values of the header fields that place the grid: forms, their codes, voxel sizes and units.
+    """
+
+    version: int
+    shape: tuple[int, ...]
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Voxels:
+    """What a file holds.
+
+    Attributes:
+        array: Values `(x, y, z)` in the file's own axis order, slope and intercept applied.
+        affine: Voxel to world, `(4, 4)`, RAS+ in mm.
+        header: The grid as a NIfTI file tells it; None for other formats.
+    """
+
+    array: NDArray[Any]
+    affine: NDArray[np.float64]
+    header: GridHeader | None
+
+
+def read_voxels(path: Path) -> Voxels:
+    """Read one 3D volume.
+
+    Raises:
+        ScanError: The file is missing or damaged, or is not one 3D volume of plain numbers on a sound grid.
+    """
+    if not path.exists():
+        raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
+    try:
+        if path.is_dir():
+            voxels = _read_dicom(path)
+        elif is_nifti(path):
+            voxels = _read_nifti(path)
+        else:
+            voxels = _read_other(path)
+    except InputError:
+        raise
+    except PermissionError as error:
+        raise ScanError(f"{path} cannot be read: permission denied. Change its permissions, or copy it.") from error
+    except Exception as error:  # on damaged files nibabel and SimpleITK raise whatever they stumble over
+        raise ScanError(
+            f"{path} cannot be read as an image: expected NIfTI, MetaImage, NRRD or a folder with a DICOM "
+            "series, but it is damaged, cut short or of another kind. Check it, or export the scan again."
+        ) from error
+    linear = voxels.affine[:3, :3]
+    lengths = np.linalg.norm(linear, axis=0)
+    if not np.isfinite(voxels.affine).all() or not lengths.all() or abs(np.linalg.det(linear / lengths)) < 1e-6:
+        raise ScanError(
+            f"{path} must have an affine that can be inverted, but its axes are "
+            f"{linear.T.round(4).tolist()}. Repair the header (sform or qform), or export the scan again."
+        )
+    return voxels
+
+
+def is_nifti(path: Path) -> bool:
+    """Whether a name is that of a NIfTI file."""
+    return path.name.lower().endswith((".nii", ".nii.gz"))
+
+
+def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> None:
+    """Write an array `(x, y, z)`, in its own type, on the grid of the scan that affine and header come from.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    import nibabel
+
+    if not is_nifti(path):
+        raise InputError(f"{path} cannot be written: outputs are NIfTI files, so the name must end in .nii or .nii.gz.")
+    image = _on_file_grid(array, affine, header) or _on_grid(array, affine)
+    write_whole(path, lambda temporary: nibabel.save(image, temporary))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a file written under a temporary name beside it and renamed when complete.
+
+    Raises:
+        InputError: The file cannot be written; nothing of it is left.
+    """
+    # The extension stays at the end, since nibabel chooses the format by it.
+    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}): expected a folder that takes new "
+            "files and has room. Choose another output folder, or change its permissions."
+        ) from error
+
+
+def _read_nifti(path: Path) -> Voxels:
+    import nibabel
+    from nibabel.imageglobals import LoggingOutputSuppressor
+
+    with LoggingOutputSuppressor():
+        image: Any = nibabel.load(path, mmap=False)
+    _require_plain(path, image.shape, image.get_data_dtype())
+    header = GridHeader(
+        version=1 if int(image.header["sizeof_hdr"]) == 348 else 2,
+        shape=tuple(image.shape),
+        fields={name: np.array(image.header[name]) for name in _GRID_FIELDS},
+    )
+    return Voxels(np.asarray(image.dataobj).reshape(_shape_3d(image.shape)), _affine_in_mm(image.header), header)
+
+
+def _read_other(path: Path) -> Voxels:
+    import SimpleITK
+
+    with _silent_stderr():
+        return _from_itk(path, SimpleITK.ReadImage(str(path)))
+
+
+def _read_dicom(path: Path) -> Voxels:
+    import SimpleITK
+
+    with _silent_stderr():
+        reader = SimpleITK.ImageSeriesReader()
+        series = [reader.GetGDCMSeriesFileNames(str(path), uid) for uid in reader.GetGDCMSeriesIDs(str(path))]
+        if len(series) != 1:
+            found = "; ".join(f"{len(files)} files from {Path(files[0]).name}" for files in series) or "none"
+            raise ScanError(
+                f"The folder {path} must hold one DICOM series, but holds {len(series)} ({found}). "
+                "Give an image file, or a folder with the files of one series alone."
+            )
+        reader.SetFileNames(series[0])
+        reader.MetaDataDictionaryArrayUpdateOn()
+        image = reader.Execute()
+        position = "0020|0032"
+        corners = [reader.GetMetaData(n, position) for n in range(len(series[0])) if reader.HasMetaDataKey(n, position)]
+    steps = np.diff([np.array(corner.split("\\"), float) for corner in corners], axis=0)
+    uneven = np.linalg.norm(steps - steps.mean(0), axis=1).max() if len(steps) else 0.0
+    if uneven > 0.1 * image.GetSpacing()[2]:
+        raise ScanError(
+            f"The DICOM slices in {path} must be evenly spaced, but are up to {uneven:.3g} mm off. "
+            "Check that no slice is missing and that all are of one acquisition."
+        )
+    return _from_itk(path, image)
+
+
+def _from_itk(path: Path, image: Any) -> Voxels:
+    import SimpleITK
+
+    axes = image.GetDimension()
+    array = SimpleITK.GetArrayFromImage(image)
+    shape = _shape_3d(image.GetSize())
+    _require_plain(path, shape + array.shape[axes:], array.dtype)
+    # SimpleITK's world runs to the left and to posterior, ours (as NIfTI's) to the right and to anterior.
+    affine = np.eye(max(axes, 3) + 1)
+    affine[:axes, :axes] = np.reshape(image.GetDirection(), (axes, axes)) * image.GetSpacing()
+    affine[:axes, -1] = image.GetOrigin()
+    affine = affine[np.ix_((0, 1, 2, -1), (0, 1, 2, -1))]
+    affine[:2] *= -1
+    return Voxels(array.T.reshape(shape), affine, None)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Keep SimpleITK quiet, whose readers write to the process's stderr and not through its own switch."""
+    with _STDERR:
+        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            os.close(nowhere)
+
+
+def _shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape as three axes, when the others have length 1."""
+    while len(shape) > 3 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape + (1,) * (3 - len(shape))
+
+
+def _require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(_shape_3d(shape)) > 3:
+        raise ScanError(
+            f"{path} must be one 3D volume with one value per voxel, but has shape {tuple(shape)}. "
+            "Extract one volume or channel of it first."
+        )
+    if 0 in shape or not shape:
+        raise ScanError(f"{path} must be a 3D volume, but is empty, of shape {tuple(shape)}. Export the scan again.")
+    if dtype.fields or dtype.kind not in "biuf":
+        raise ScanError(
+            f"{path} must have one real number per voxel, but has values of type {dtype}. "
+            "Export it as grey values (the magnitude, where values are complex)."
+        )
+
+
+def _affine_in_mm(header: Any) -> NDArray[np.float64]:
+    affine = np.array(header.get_best_affine(), dtype=np.float64)
+    affine[:3] *= _MM_PER_UNIT.get(int(header["xyzt_units"]) & 7, 1.0)
+    return affine
+
+
+def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> Any:
+    """A NIfTI image with the header's own grid fields; None where the scan has moved since it was read."""
+    import nibabel
+
+    if header is None or _shape_3d(header.shape) != array.shape:
+        return None
+    kind = nibabel.Nifti1Image if header.version == 1 else nibabel.Nifti2Image
+    grid = kind.header_class()
+    for name, value in header.fields.items():
+        grid[name] = value
+    grid.set_data_shape(header.shape)
+    grid.set_data_dtype(array.dtype)
+    if not np.allclose(_affine_in_mm(grid), affine, rtol=1e-7, atol=1e-7):
+        return None
+    return kind(array.reshape(header.shape), None, grid)
+
+
+def _on_grid(array: NDArray[Any], affine: NDArray[np.float64]) -> Any:
+    import nibabel
+
+    image = nibabel.Nifti1Image(array, affine)
+    image.header.set_xyzt_units("mm")
+    image.set_sform(affine, "scanner")
+    image.set_qform(affine, "scanner")
+    if not np.allclose(image.get_qform(), affine, atol=1e-3):  # sheared: the quaternion form cannot say it
+        image.set_qform(None, "unknown")
+    return image

@@ -1,0 +1,129 @@
+"""The output folder of `adapt`: whether it takes files, and the manifest that tells what lies in it."""
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scantune.errors import InputError, ScanError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Version of the manifest's layout; another one is not touched."""
+
+Entry = dict[str, Any]
+"""What the manifest tells about one scan."""
+
+
+def require_writable(folder: Path) -> None:
+    """Find out before the work, not after, that its result has nowhere to go; makes the folder where needed.
+
+    Raises:
+        InputError: Nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror or error}): expected a folder that takes new "
+            "files. Choose another output folder, or change its permissions."
+        ) from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return a folder's manifest; one without scans where there is none.
+
+    Raises:
+        InputError: The file is damaged, or another or a newer program wrote it.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return {"format": FORMAT, "scans": {}}
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("scans"), dict):
+        raise InputError(
+            f"{path} must be a manifest that scantune wrote, but is something else or damaged. Choose "
+            "another output folder, or move this file away."
+        )
+    if manifest.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has format {manifest.get('format')}, but this scantune knows format {FORMAT} only. "
+            "Choose another output folder, or use the scantune that wrote it."
+        )
+    return manifest
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """A folder with segmentations and their manifest."""
+
+    path: Path
+
+    def entry(self, name: str) -> Entry:
+        """Return what the manifest tells about a scan; nothing where it does not know the scan."""
+        return dict(read_manifest(self.path)["scans"].get(name, {}))
+
+    def holds(self, entry: Mapping[str, Any]) -> bool:
+        """Tell whether the outputs of an entry are all there."""
+        files = entry.get("outputs", {}).values()
+        return bool(files) and all((self.path / file).is_file() for file in files)
+
+    def protect(self, name: str, content: str) -> None:
+        """Refuse to replace the results of another scan, or files that scantune did not make here.
+
+        Args:
+            name: The scan that is about to be adapted to.
+            content: The hash of its content.
+
+        Raises:
+            ScanError: Its outputs would replace such a file.
+        """
+        entry = self.entry(name)
+        if self.holds(entry) and entry.get("input_hash", content) != content:
+            raise ScanError(
+                f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
+                "another output folder, or use --overwrite."
+            )
+        for file in (self.path / f"{name}_seg.nii.gz", self.path / f"{name}_source_seg.nii.gz"):
+            if file.exists() and "outputs" not in entry:
+                raise ScanError(
+                    f"{file} is there already, but the folder's manifest does not tell of it. Choose another "
+                    "output folder, or use --overwrite to replace it."
+                )
+
+    def note(self, name: str, entry: Entry, head: Mapping[str, Any]) -> None:
+        """Renew the manifest; after a failure, results of an earlier run that are still there stay described.
+
+        Args:
+            name: The scan.
+            entry: What became of it.
+            head: What the manifest tells about the run.
+        """
+        from scantune.scans import write_text
+
+        scans = read_manifest(self.path)["scans"]
+        before = scans.get(name, {})
+        kept = entry["status"] == "failed" and self.holds(before)
+        scans[name] = before | {"later_failure": entry["reason"]} if kept else entry
+        manifest = {"format": FORMAT, **head}
+        if len(scans) == 1:
+            manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
+        text = json.dumps(_finite(manifest | {"scans": scans}), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(self.path / MANIFEST, text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Replace the numbers that JSON does not know by null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,236 @@
+"""A scan made ready for a network as its model file records, and the answer back on the scan's own grid."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scantune.errors import InputError, ScanError
+from scantune.grids import PLANES, Orientation, Plane, SliceGrid
+from scantune.scans import Case
+
+N4_SHRINK = 4
+"""The bias field is estimated on a grid this many times coarser, along axes that are long enough."""
+
+_CHUNK = 16  # slices that are resampled at once, so that 500 need no more memory than 16
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scan as the network sees it.
+
+    Attributes:
+        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1].
+        padding: True where zero-padding was added, `(slices, 1, height, width)`; None if there is none.
+        reference: Labels `(slices, height, width)`, int64, when the case has them.
+        limits: The scan's intensities that became 0 and 1.
+        orientation: Which array axes became slices, rows and columns.
+        grid: How slices were resampled and cropped.
+    """
+
+    volume: Tensor
+    padding: Tensor | None
+    reference: Tensor | None
+    limits: tuple[float, float]
+    orientation: Orientation
+    grid: SliceGrid
+
+    def record(self) -> dict[str, Any]:
+        """How the scan was made ready, as plain JSON values."""
+        parts = {"limits": self.limits} | dataclasses.asdict(self.orientation) | dataclasses.asdict(self.grid)
+        return {name: list(values) for name, values in parts.items()}
+
+    def to_native(self, probabilities: Tensor) -> NDArray[np.uint8]:
+        """The most probable label of every voxel `(x, y, z)` of the scan's own grid.
+
+        Every class is resampled by itself, and where the picture does not reach there is background. With one
+        class alone its probability is compared to 0.5.
+
+        Args:
+            probabilities: Class probabilities `(slices, classes, height, width)`; class 0 is the background.
+        """
+        slices, classes = probabilities.shape[:2]
+        if (slices, *probabilities.shape[2:]) != (self.volume.shape[0], *self.grid.size):
+            expected = (self.volume.shape[0], "classes", *self.grid.size)
+            raise ValueError(f"probabilities must have the shape {expected}, not {tuple(probabilities.shape)}")
+        labels = np.empty((slices, *self.grid.native), np.uint8)
+        with torch.no_grad():
+            for start in range(0, slices, _CHUNK):
+                chunk = probabilities[start : start + _CHUNK]
+                found = self._threshold(chunk[:, 0]) if classes == 1 else self._most_probable(chunk)
+                labels[start : start + _CHUNK] = found.to("cpu", torch.uint8).numpy()
+        return np.ascontiguousarray(self.orientation.to_native(labels))
+
+    def _threshold(self, foreground: Tensor) -> Tensor:
+        return self.grid.restore(foreground.float(), outside=0.0) > 0.5
+
+    def _most_probable(self, probabilities: Tensor) -> Tensor:
+        """Running arg-max over classes, `(slices, rows, columns)`; the lower class wins a tie."""
+        best = self.grid.restore(probabilities[:, 0].float(), outside=1.0)
+        labels = torch.zeros(best.shape, dtype=torch.uint8, device=best.device)
+        for label in range(1, probabilities.shape[1]):
+            rival = self.grid.restore(probabilities[:, label].float(), outside=0.0)
+            labels[rival > best] = label
+            best = torch.maximum(best, rival)
+        return labels
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to a scan before the network sees it; part of the model file.
+
+    Attributes:
+        plane: The plane of the slices.
+        size: Rows and columns after cropping or zero-padding.
+        spacing: In-plane mm, to the rounding that keeps the field of view; None keeps the scan's own.
+        percentiles: The intensity percentiles that become 0 and 1; what lies beyond is clipped.
+        content: The voxels that percentiles are taken over and pictures are centred on.
+        n4: Whether the bias field is removed first (N4).
+    """
+
+    plane: Plane = "axial"
+    size: tuple[int, int] = (256, 256)
+    spacing: float | None = None
+    percentiles: tuple[float, float] = (1.0, 99.0)
+    content: Literal["all", "nonzero"] = "all"
+    n4: bool = False
+
+    def __post_init__(self) -> None:
+        low, high = self.percentiles
+        for good, name, expected in (
+            (self.plane in PLANES, "plane", f"one of {', '.join(PLANES)}"),
+            (len(self.size) == 2 and min(self.size) > 0, "size", "two positive numbers of pixels"),
+            (
+                self.spacing is None or 0 < self.spacing < math.inf,
+                "spacing",
+                "a positive number of mm or nothing",
+            ),
+            (0 <= low < high <= 100, "percentiles", "two rising numbers from 0 to 100"),
+            (self.content in ("all", "nonzero"), "content", "all or nonzero"),
+        ):
+            if not good:
+                raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
+
+    def record(self) -> dict[str, Any]:
+        """Everything as plain JSON values."""
+        return dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
+        """The preprocessing of a `record`.
+
+        Raises:
+            InputError: An entry is unknown or wrong.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(record) - known):
+            raise InputError(
+                f"The recorded preprocessing has the unknown entries {', '.join(unknown)}; known are "
+                f"{', '.join(sorted(known))}. Use the version of scantune that wrote it, or a newer one."
+            )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+        }
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise InputError(f"The recorded preprocessing {dict(record)} has an entry of a wrong type.") from error
+
+    def apply(self, case: Case) -> Prepared:
+        """Make a scan ready.
+
+        Raises:
+            ScanError: The scan's intensities cannot be scaled.
+        """
+        content = case.image != 0 if self.content == "nonzero" else None
+        image = without_bias(case, content) if self.n4 else case.image
+        limits = self._limits(case.name, image if content is None else image[content])
+        orientation = Orientation.closest(case.affine, self.plane)
+        grid = self._grid(case, orientation, content)
+        parts = _chunks(orientation.to_slices(image))
+        volume = torch.cat([grid.place(_scaled(part, limits)) for part in parts])
+        reference = None
+        if case.reference is not None:
+            parts = _chunks(orientation.to_slices(case.reference))
+            reference = torch.cat([grid.place_labels(torch.from_numpy(part.astype(np.int64))) for part in parts])
+        padding = grid.padding
+        if padding is not None:
+            padding = padding.expand(len(volume), 1, *self.size)
+        return Prepared(volume[:, None], padding, reference, limits, orientation, grid)
+
+    def _limits(self, name: str, values: NDArray[np.float32]) -> tuple[float, float]:
+        low, high = np.percentile(values, self.percentiles).tolist() if values.size else (0.0, 0.0)
+        if not low < high:
+            voxels = "voxels other than 0" if self.content == "nonzero" else "voxels"
+            raise ScanError(
+                f"{name} must have {voxels} of differing intensity, but their percentiles "
+                f"{self.percentiles[0]:g} and {self.percentiles[1]:g} are both {low:g}. "
+                "Check that the scan is complete."
+            )
+        return low, high
+
+    def _grid(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> SliceGrid:
+        _, *native = (case.shape[axis] for axis in orientation.axes)
+        _, *pixel = (case.spacing[axis] for axis in orientation.axes)
+        resampled, offset = [], []
+        for axis in (0, 1):
+            length = native[axis]
+            if self.spacing is not None:
+                length = max(1, round(native[axis] * pixel[axis] / self.spacing))
+            centre = 0.5
+            if content is not None:
+                seen = np.flatnonzero(orientation.to_slices(content).any(axis=(0, 2 - axis)))
+                centre = (seen[0] + seen[-1] + 1) / (2 * native[axis])
+            resampled.append(length)
+            offset.append(math.floor(centre * length - self.size[axis] / 2))
+        return SliceGrid((native[0], native[1]), (resampled[0], resampled[1]), (offset[0], offset[1]), self.size)
+
+
+def without_bias(case: Case, content: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    """The scan's intensities `(x, y, z)` divided by the smooth bias field that N4 finds in them.
+
+    Args:
+        case: The scan; the field is estimated on a grid coarser by `N4_SHRINK`, and applied on its own.
+        content: The voxels `(x, y, z)` to estimate the field from; None takes those above Otsu's threshold.
+    """
+    import SimpleITK
+
+    def to_itk(array: NDArray[Any]) -> Any:
+        # A single slice has no third axis to fit splines along.
+        image = SimpleITK.GetImageFromArray(np.squeeze(array.T))
+        image.SetSpacing([edge for edge, length in zip(case.spacing, case.shape, strict=True) if length > 1])
+        return image
+
+    try:
+        image = to_itk(case.image)
+        mask = SimpleITK.OtsuThreshold(image, 0, 1) if content is None else to_itk(content.astype(np.uint8))
+        mask &= image > 0
+        shrink = [max(1, min(N4_SHRINK, length // 8)) for length in image.GetSize()]
+        corrector = SimpleITK.N4BiasFieldCorrectionImageFilter()
+        corrector.Execute(SimpleITK.Shrink(image, shrink), SimpleITK.Shrink(mask, shrink))
+        field = SimpleITK.GetArrayFromImage(corrector.GetLogBiasFieldAsImage(image)).T.reshape(case.shape)
+    except (RuntimeError, ValueError) as error:
+        raise ScanError(
+            f"{case.name} must be a picture in which N4 can find a bias field, but N4 fails at shape "
+            f"{case.shape}. Check the scan, or use a model without N4."
+        ) from error
+    return np.asarray(case.image / np.exp(field), np.float32)
+
+
+def _chunks(slices: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(slices), _CHUNK):
+        yield slices[start : start + _CHUNK]
+
+
+def _scaled(slices: NDArray[np.float32], limits: tuple[float, float]) -> Tensor:
+    low, high = limits
+    values = torch.from_numpy(np.ascontiguousarray(slices, np.float32))
+    return ((values - low) / (high - low)).clamp(0, 1)

@@ -1,0 +1,241 @@
+"""The one reader and the one writer of images: scans and label maps in, results out on the scan's own grid.
+
+Whatever is wrong with a file comes out as a `ScanError` of a sentence or two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scantune.errors import InputError, ScanError
+from scantune.imagefiles import GridHeader, read_voxels, write_nifti, write_whole
+
+__all__ = [
+    *("Case", "GridHeader", "Gridded", "LabelMap"),
+    *("read_labels", "read_scan", "require_same_grid", "write_image", "write_labels", "write_text"),
+]
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
+class Gridded:
+    """What stands on a voxel grid in space; the base of scans and label maps."""
+
+    name: str
+    affine: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        raise NotImplementedError
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Voxel edge lengths along the array's axes, in mm."""
+        x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
+        return x, y, z
+
+    @property
+    def voxel_volume(self) -> float:
+        """Volume of one voxel in mm^3, on sheared grids too."""
+        return float(abs(np.linalg.det(self.affine[:3, :3])))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMap(Gridded):
+    """An integer label map.
+
+    Attributes:
+        name: File name without the image extensions.
+        labels: Labels `(x, y, z)`, unsigned, in the file's own axis order.
+        affine: Voxel to world, `(4, 4)`, RAS+ in mm.
+    """
+
+    name: str
+    labels: NDArray[np.integer]
+    affine: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        return self.labels.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Case(Gridded):
+    """One 3D scan of one subject.
+
+    Attributes:
+        name: Stem of the output files, such as `sub-01_T1w`.
+        image: Intensities `(x, y, z)`, float32, in the file's own axis order.
+        affine: Voxel to world, `(4, 4)`, float64, RAS+ in mm.
+        reference: Integer label map `(x, y, z)` on the same grid.
+        subject: The person; the name where nothing else is known.
+        site: Where the scan was acquired.
+        split: Which part of a data set the scan belongs to.
+        header: What a NIfTI file says beyond the affine; None for scans that come from elsewhere.
+    """
+
+    name: str
+    image: NDArray[np.float32]
+    affine: NDArray[np.float64]
+    reference: NDArray[np.integer] | None = None
+    subject: str = ""
+    site: str = ""
+    split: str = ""
+    header: GridHeader | None = None
+
+    def __post_init__(self) -> None:
+        if not self.subject:
+            object.__setattr__(self, "subject", self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        return self.image.shape
+
+    def with_reference(self, reference: LabelMap) -> Case:
+        """The same scan with a reference, which must lie on its grid.
+
+        Raises:
+            ScanError: The reference lies on another grid.
+        """
+        require_same_grid(reference, self)
+        return dataclasses.replace(self, reference=reference.labels)
+
+
+def require_same_grid(one: Gridded, other: Gridded) -> None:
+    """Check that two volumes lie on the same grid, to a tenth of a voxel at every corner.
+
+    Raises:
+        ScanError: They do not.
+    """
+    if one.shape != other.shape:
+        raise ScanError(
+            f"{one.name} must lie on the grid of {other.name}, but has shape {one.shape}, not {other.shape}. "
+            "Check that the two belong together, or resample one onto the other first."
+        )
+    corners = np.array(list(itertools.product(*[(0, n - 1) for n in one.shape], [1]))).T
+    apart = np.linalg.norm((one.affine - other.affine) @ corners, axis=0).max()
+    if apart > 0.1 * min(other.spacing):
+        raise ScanError(
+            f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
+            "Check that the two belong together, or resample one onto the other first."
+        )
+
+
+def read_scan(path: AnyPath) -> Case:
+    """Read one scan: a NIfTI file, another image that SimpleITK reads, or a folder with one DICOM series.
+
+    Raises:
+        ScanError: The file is missing, damaged, not one 3D volume, or holds nothing to work with.
+    """
+    path = Path(path)
+    voxels = read_voxels(path)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told so below
+        image = np.ascontiguousarray(voxels.array, dtype=np.float32)
+    broken = image.size - int(np.count_nonzero(np.isfinite(image)))
+    if broken:
+        share = "all" if broken == image.size else f"{broken} of"
+        raise ScanError(
+            f"{path} must hold finite numbers, but {share} {image.size} voxels are NaN or infinite. "
+            "Replace these voxels (by 0, say), or export the scan again."
+        )
+    if image.min() == image.max():
+        raise ScanError(
+            f"{path} must hold a picture, but every voxel is {image.flat[0]:g}. "
+            "Check that it is the right file, or export the scan again."
+        )
+    return Case(_name(path), image, voxels.affine, header=voxels.header)
+
+
+def read_labels(path: AnyPath, allowed: Collection[int] | None = None) -> LabelMap:
+    """Read an integer label map.
+
+    Args:
+        path: An image in any format that `read_scan` takes.
+        allowed: Labels that may occur; None allows every whole number from 0.
+
+    Raises:
+        ScanError: As for scans, or there are values that are no labels or not among the allowed.
+    """
+    path = Path(path)
+    voxels = read_voxels(path)
+    values = np.unique(voxels.array)
+    strange = values[~_are_labels(values)]
+    if strange.size:
+        raise ScanError(
+            f"{path} must be a label map of whole numbers from 0, but holds {_listed(strange)}. "
+            "Give a label map, not a scan or probabilities."
+        )
+    unknown = [] if allowed is None else [int(value) for value in values if int(value) not in allowed]
+    if unknown:
+        raise ScanError(
+            f"{path} has unknown labels: expected only {_listed(sorted(allowed or ()))}, but it also holds "
+            f"{_listed(unknown)}. Give the label map of this task, or map its labels to these first."
+        )
+    return LabelMap(_name(path), _smallest_unsigned(voxels.array), voxels.affine)
+
+
+def write_labels(path: AnyPath, labels: NDArray[Any], like: Case) -> None:
+    """Write a label map `(x, y, z)` as NIfTI on a scan's own grid, in the smallest unsigned type.
+
+    Raises:
+        InputError: The file cannot be written, or the labels are none or do not fit the scan.
+    """
+    if not _are_labels(labels).all():
+        raise InputError(f"Labels to be written to {path} must be whole numbers from 0.")
+    write_image(path, _smallest_unsigned(labels), like)
+
+
+def write_image(path: AnyPath, array: NDArray[Any], like: Case) -> None:
+    """Write an array `(x, y, z)` as NIfTI on a scan's own grid, in the array's own type.
+
+    The affine, form codes and units are those of the scan's file where that was NIfTI. The file is complete
+    or not there at all.
+
+    Raises:
+        InputError: The file cannot be written, or the array does not fit the scan.
+    """
+    if array.shape != like.shape:
+        raise InputError(f"{path} must get the shape {like.shape} of the scan {like.name}, not {array.shape}.")
+    write_nifti(Path(path), array, like.affine, like.header)
+
+
+def write_text(path: AnyPath, text: str) -> None:
+    """Write a text file, which is complete or not there at all.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    write_whole(Path(path), lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _name(path: Path) -> str:
+    """File name without image extensions; a folder's whole name."""
+    if path.is_dir():
+        return path.resolve().name
+    name = path.name.removesuffix(".gz").removesuffix(".GZ")
+    return Path(name).stem
+
+
+def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(values) & (values >= 0) & (values == np.floor(values)), np.bool_)
+
+
+def _smallest_unsigned(labels: NDArray[Any]) -> NDArray[np.unsignedinteger]:
+    return labels.astype(np.min_scalar_type(int(labels.max())))
+
+
+def _listed(values: Iterable[float], most: int = 8) -> str:
+    words = [f"{value:g}" for value in values]
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -1,0 +1,106 @@
+"""Random diffeomorphic deformations: one template becomes many subjects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scantune.simulate.fields import lattice_points, sample_at, smooth_noise
+
+_STEP = 4.0  # mm between lattice points of the velocity field
+_SCALES = (
+    (32.0, 3.0),
+    (14.0, 1.6),
+)  # (smoothness, size) of the random velocities in mm: lobes, and single folds
+_SQUARINGS = 6
+_SWELLING_RADIUS = 16.0  # mm; how far the swelling of a ventricle reaches
+
+
+@dataclass(frozen=True, eq=False)
+class Deformation:
+    """A smooth invertible map from the subject's space to the template's, both in mm.
+
+    Attributes:
+        displacement: Displacement in mm `(3, depth, height, width)`, as `(z, y, x)`, on a regular lattice.
+        origin: Position of the first lattice point `(z, y, x)`.
+        matrix: Linear part `(3, 3)`, applied after the displacement.
+    """
+
+    displacement: Tensor
+    origin: tuple[float, float, float]
+    matrix: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Map points `(depth, height, width, 3)` of the subject to points of the template."""
+        moved = points + _at(self.displacement, self.origin, points)
+        return moved @ self.matrix.T
+
+
+def random_deformation(
+    rng: np.random.Generator, size: tuple[float, float, float], swelling_at: Tensor, device: torch.device
+) -> Deformation:
+    """Draw the shape of one subject.
+
+    Args:
+        rng: Where the randomness comes from.
+        size: Extent `(z, y, x)` in mm, about the origin, in which the map is needed.
+        swelling_at: Centres `(n, 3)` in mm about which the anatomy swells or shrinks: the ventricles.
+        device: Where the map is wanted.
+    """
+    shape = tuple(int(np.ceil(extent / _STEP)) + 3 for extent in size)
+    origin = tuple(-_STEP * (points - 1) / 2 for points in shape)
+    velocity = sum(
+        amount * smooth_noise(rng, 3, shape, (_STEP,) * 3, length, device) for length, amount in _SCALES
+    ) + _swelling(rng, lattice_points(shape, (_STEP,) * 3, origin, device), swelling_at.to(device))
+    matrix = torch.from_numpy(_random_matrix(rng)).to(device)
+    return Deformation(integrate(velocity, origin), (origin[0], origin[1], origin[2]), matrix)
+
+
+def integrate(velocity: Tensor, origin: tuple[float, ...]) -> Tensor:
+    """Flow along a stationary velocity field for unit time, by scaling and squaring.
+
+    Args:
+        velocity: Velocities in mm `(3, depth, height, width)` on the lattice of a `Deformation`.
+        origin: Position of the first lattice point `(z, y, x)`.
+
+    Returns:
+        Displacements in mm, of the same shape.
+    """
+    points = lattice_points(velocity.shape[1:], (_STEP,) * 3, origin, velocity.device)
+    displacement = velocity * 0.5**_SQUARINGS
+    for _ in range(_SQUARINGS):
+        there = points + displacement.permute(1, 2, 3, 0)
+        displacement = displacement + sample_at(displacement, origin, (_STEP,) * 3, there, border="border")
+    return displacement
+
+
+def _at(displacement: Tensor, origin: tuple[float, ...], points: Tensor) -> Tensor:
+    return sample_at(displacement, origin, (_STEP,) * 3, points, border="border").permute(1, 2, 3, 0)
+
+
+def _swelling(rng: np.random.Generator, points: Tensor, centres: Tensor) -> Tensor:
+    """Velocities towards each centre: the map leads from subject to template, so the subject swells."""
+    amount = float(rng.uniform(-0.2, 0.35))
+    velocity = torch.zeros_like(points)
+    for centre in centres:
+        away = points - centre
+        velocity = velocity - amount * away * torch.exp(
+            -0.5 * away.square().sum(-1, keepdim=True) / _SWELLING_RADIUS**2
+        )
+    return velocity.permute(3, 0, 1, 2)
+
+
+def _random_matrix(rng: np.random.Generator) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Head size and proportions, and the tilt with which it lies in the scanner."""
+    scale = np.diag(1 / (rng.normal(0.98, 0.04) * rng.normal(1.0, 0.025, 3)))
+    matrix = scale
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        angle = np.deg2rad(rng.normal(0.0, 3.0))
+        turn = np.eye(3)
+        turn[[first, second], [first, second]] = np.cos(angle)
+        turn[first, second], turn[second, first] = -np.sin(angle), np.sin(angle)
+        matrix = matrix @ turn
+    return matrix.astype(np.float32)

@@ -1,0 +1,170 @@
+"""What the command line shows: progress with the time left, tables, and sentences."""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from scantune.batch import Observer, Outcome
+
+if TYPE_CHECKING:
+    from scantune.evaluate import Summary
+
+STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that prints file names as they are, brackets and numbers included."""
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def say(to: Console, sentence: str, style: str = "") -> None:
+    """Print a sentence as one line, however long, so that a terminal wraps it and a script can search it."""
+    to.print(Text(sentence, style=style), soft_wrap=True)
+
+
+class Display(Observer):
+    """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
+
+    def __init__(self, to: Console) -> None:
+        self.console = to
+        self.status = to.status("Loading the model")
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[done]}/{task.total} scans"),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=to,
+            transient=True,
+        )
+        self.estimated = False
+        self.marks: list[float] = []
+        self.done = self.scans = 0
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.status.stop()
+        if self.console.is_terminal:
+            self.progress.stop()
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Start the bar."""
+        self.status.stop()
+        self.scans = len(names)
+        if names:
+            self.bar = self.progress.add_task("", total=len(names), done=0)
+        if names and self.console.is_terminal:
+            self.progress.start()
+
+    def start(self, name: str) -> None:
+        """Name the scan."""
+        self.marks = [time.perf_counter()]
+        self.progress.update(self.bar, description=name)
+
+    def step(self, step: int, steps: int) -> None:
+        """Move the bar; after the first steps, tell how long the run will take."""
+        self.marks.append(time.perf_counter())
+        self.progress.update(self.bar, completed=self.done + step / steps)
+        if step == min(4, steps):
+            self._estimate(expected_seconds(self.marks, steps) * self.scans)
+
+    def end(self, outcome: Outcome) -> None:
+        """Count the scan, and tell at once when it failed."""
+        self.done += 1
+        self.progress.update(self.bar, completed=self.done, done=self.done)
+        if self.done < self.scans:
+            self._estimate((time.perf_counter() - self.marks[0]) * self.scans)
+        if outcome.status == "failed" and self.scans > 1:
+            say(self.console, f"{outcome.name} failed.", style="red")
+
+    def _estimate(self, seconds: float) -> None:
+        if not self.estimated:
+            scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"
+            say(self.console, f"{scans} to adapt to: about {duration(seconds)}, measured on the first steps.")
+        self.estimated = True
+
+
+def expected_seconds(marks: Sequence[float], steps: int) -> float:
+    """Return the time that a scan will take.
+
+    Args:
+        marks: When the scan was begun, and when each of its first steps was done, in seconds.
+        steps: How many steps there will be.
+    """
+    first = marks[1] - marks[0]
+    each = (marks[-1] - marks[1]) / (len(marks) - 2) if len(marks) > 2 else first
+    return first + (steps - 1) * each
+
+
+def duration(seconds: float) -> str:
+    """Say a time as people do."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def outcome_table(outcomes: Iterable[Outcome]) -> Table:
+    """Lay out what became of each scan."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("Scan", overflow="fold")
+    for title in ("Energy in nats", "Decision"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("Time", justify="right", no_wrap=True)
+    for outcome in outcomes:
+        entry = outcome.entry
+        decision = str(entry["decision"])
+        before, after = entry.get("energy_before"), entry.get("energy_after")
+        table.add_row(
+            outcome.name,
+            "-" if before is None or after is None else f"{before:.4f} -> {after:.4f}",
+            Text(decision, style=STYLES.get(decision, "")),
+            _time(outcome),
+        )
+    return table
+
+
+def summary_table(summaries: "Sequence[Summary]") -> Table:
+    """Lay out the means per structure; the method only where there is one."""
+    named = any(summary.method for summary in summaries)
+    caption = "HD95, ASD in mm. One only: in one volume, Dice 0. Left out: in neither."
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for title in ["Method", "Structure"] if named else ["Structure"]:
+        table.add_column(title, overflow="fold")
+    for title in ("Dice", "HD95", "ASD", "Scans", "One only", "Left out"):
+        table.add_column(title, justify="right")
+    for summary in summaries:
+        numbers = [number(summary.dice, 3), number(summary.hd95, 2), number(summary.asd, 2)]
+        counts = [str(count) for count in (summary.scored, summary.one_sided, summary.left_out)]
+        table.add_row(*([summary.method] if named else []), summary.structure, *numbers, *counts)
+    return table
+
+
+def _time(outcome: Outcome) -> str:
+    if outcome.status == "already done":
+        return "earlier run"
+    return f"{outcome.entry['seconds']:.1f} s" if "seconds" in outcome.entry else "-"
+
+
+def number(value: float, digits: int) -> str:
+    """Return a number with so many decimals; a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def listed(paths: Sequence[Path], most: int = 5) -> str:
+    """Return the first file names, and how many more there are."""
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(path.name for path in paths[:most]) + more

@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+import torch
+from conftest import TOY_PATCHES, dice, toy_scan, train_toy
+from torch import nn
+
+import scantune
+from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
+from scantune.preprocess import Preprocessing
+
+
+@pytest.fixture(scope="module")
+def model(toy):
+    return Model(
+        network=toy.network,
+        labels={"rim": 1, "core": 2},
+        preprocessing=Preprocessing(size=(48, 48)),
+        architecture={"kind": "unet", "classes": 3, "width": 8},
+        prior=toy.prior,
+    )
+
+
+def as_case(seed, name="scan", gamma=1.0):
+    """A toy scan as a file would give it: `(x, y, z)` with slices last, and labels on the same grid."""
+    images, labels = toy_scan(seed)
+    affine = np.diag([-1.0, -1.0, 3.0, 1.0])
+    turned = (images[:, 0] ** gamma).permute(2, 1, 0).numpy()
+    return Case(name, 200 * turned, affine, reference=labels.permute(2, 1, 0).numpy().astype(np.uint8))
+
+
+@pytest.mark.parametrize("gamma", [2.5, 0.4])
+def test_a_gamma_shifted_scan_gains_dice(gamma, toy):
+    images, labels = toy_scan(100)
+    result = scantune.adapt(toy.network, images**gamma, prior=toy.prior, method="foe-cnn-pca")
+    assert dice(toy.network(images).argmax(1), labels) > 0.95
+    assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.1
+    assert result.energy_after < 0.5 * result.energy_before
+    assert result.decision.action == "kept"
+
+
+def monai_network(**settings):
+    from monai.networks.nets import UNet
+
+    return UNet(in_channels=1, out_channels=3, channels=(8, 16), strides=(2,), **settings)
+
+
+def test_a_monai_network_with_instance_norm_is_adapted():
+    torch.manual_seed(0)
+    network = train_toy(monai_network(spatial_dims=2, norm="instance"), iterations=80)
+    prior = FieldOfExperts.fit(network, [toy_scan(seed)[0] for seed in range(4)], patches=TOY_PATCHES)
+    result = scantune.adapt(network, toy_scan(101)[0] ** 2.5, prior=prior, steps=20)
+    assert result.energy_after < 0.7 * result.energy_before
+    assert torch.equal(result.source_prediction, network(toy_scan(101)[0] ** 2.5).argmax(1))
+
+
+def test_a_3d_network_is_adapted():
+    torch.manual_seed(0)
+    network = monai_network(spatial_dims=3, norm="batch").eval()
+    volumes = [toy_scan(seed, slices=16, size=24)[0].transpose(0, 1).unsqueeze(0) for seed in range(3)]
+    prior = FieldOfExperts.fit(network, volumes)
+    result = scantune.adapt(network, volumes[0] ** 2.5, prior=prior, steps=10)
+    assert result.prediction.shape == (1, 16, 24, 24)
+    assert result.energy_after < result.energy_before
+
+
+class SigmoidPair(nn.Module):
+    """Two independent structures, as probabilities, beside something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, padding=1))
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x)).sigmoid(), x.mean()
+
+
+def test_a_network_with_sigmoid_outputs_in_a_tuple_is_adapted():
+    torch.manual_seed(0)
+    network = SigmoidPair()
+    prior = FieldOfExperts.fit(network, [toy_scan(seed)[0] for seed in range(3)], layers=["body.0", "body.2"])
+    result = scantune.adapt(network, toy_scan(102)[0] ** 2.5, prior=prior, steps=10)
+    assert result.energy_after < result.energy_before
+    assert set(result.prediction.unique().tolist()) <= {0, 1, 2}
+
+
+def test_a_case_is_predicted_on_its_own_grid(model):
+    case = as_case(103, gamma=2.0)
+    result = scantune.adapt(model, case)
+    assert result.prediction.shape == case.image.shape
+    assert result.prediction.dtype == np.uint8
+    before = dice(torch.from_numpy(result.source_prediction), torch.from_numpy(case.reference))
+    after = dice(torch.from_numpy(result.prediction), torch.from_numpy(case.reference))
+    assert after > before
+
+
+def test_a_file_is_adapted_and_saved(model, tmp_path):
+    import json
+
+    import nibabel
+
+    case = as_case(104)
+    nibabel.save(nibabel.Nifti1Image(case.image, case.affine), tmp_path / "s1.nii.gz")
+    result = scantune.adapt(model, tmp_path / "s1.nii.gz", steps=2)
+    entry = result.save(tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        "s1_seg.nii.gz",
+        "s1_source_seg.nii.gz",
+    ]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["decision"] == entry["decision"] == result.decision.action
+    assert manifest["scans"]["s1"]["reason"] == result.decision.reason
+    written = nibabel.load(tmp_path / "out" / "s1_seg.nii.gz")
+    labels = np.asarray(written.dataobj)
+    assert np.array_equal(labels, result.prediction)
+    assert entry["volumes_ml"]["core"] == pytest.approx((labels == 2).sum() * 3 / 1000, abs=1e-3)
+
+
+def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
+    result = scantune.adapt(toy.network, toy_scan(105)[0], method="source")
+    with pytest.raises(InputError, match="Only a scan from a file"):
+        result.save(tmp_path)
+
+
+def test_a_rollback_returns_the_source(toy, monkeypatch):
+    from scantune import adapt as verb
+    from scantune.guard import Decision
+
+    monkeypatch.setattr(verb, "judge", lambda *_: Decision("rolled back", "because."))
+    scan = toy_scan(106)[0] ** 2
+    result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3)
+    assert result.decision.reason == "because."
+    assert torch.equal(result.prediction, result.source_prediction)
+    assert torch.equal(result.network(scan), toy.network(scan))
+    free = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, guard=False)
+    assert free.decision.action == "kept"
+    assert free.energy_after < result.energy_after
+
+
+def test_a_collapsed_prediction_is_rolled_back():
+    from scantune.guard import judge
+
+    full, empty = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0])
+    assert judge(2.0, 1.0, full, empty).action == "rolled back"
+    assert judge(2.0, 1.0, full, full).action == "kept"
+    assert judge(2.0, 1.0, empty, empty).action == "kept"
+    assert judge(1.0, 1.0, full, full).action == "rolled back"
+
+
+def test_progress_is_told_step_by_step(toy):
+    told = []
+    scantune.adapt(toy.network, toy_scan(108)[0], prior=toy.prior, steps=3, on_step=lambda *a: told.append(a))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_zero_steps_are_the_source(toy):
+    result = scantune.adapt(toy.network, toy_scan(109)[0] ** 2, prior=toy.prior, steps=0)
+    assert result.decision.action == "skipped"
+    assert torch.equal(result.prediction, result.source_prediction)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"method": "magic"}, "Unknown method 'magic'. Available: source"),
+        ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper"),
+        ({"steps": -1}, "steps must be 0 or more"),
+        ({"device": "cuda"}, "PyTorch sees no GPU"),
+        ({"device": "toaster"}, "device must be auto, cpu or cuda"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_sentence(arguments, complaint, toy):
+    if arguments.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InputError, match=complaint):
+        scantune.adapt(toy.network, toy_scan(110)[0], prior=toy.prior, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("scan", "complaint"),
+    [
+        (torch.zeros(48, 48), "expected .slices, channels, height, width"),
+        (torch.full((1, 1, 48, 48), float("inf")), "NaN or infinite"),
+        ("scan.nii.gz", "needs a model"),
+    ],
+)
+def test_scans_that_cannot_be_adapted_to_are_refused(scan, complaint, toy):
+    with pytest.raises(InputError, match=complaint):
+        scantune.adapt(toy.network, scan, prior=toy.prior)
+
+
+def test_a_prior_of_another_network_is_refused(toy):
+    other = AdaptableNetwork.default(classes=3, width=4)
+    with pytest.raises(InputError, match="does not match the network"):
+        scantune.adapt(other, toy_scan(111)[0], prior=toy.prior)

@@ -1,0 +1,338 @@
+"""The command line, called in-process: exit codes, what is printed, and the whole way from scan to scores."""
+
+import csv
+import json
+import runpy
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
+from scantune.batch import Outcome
+from scantune.cli import COMMANDS, Adapt, main, parse_labels
+from scantune.errors import InputError
+from scantune.methods import METHODS
+from scantune.preprocess import Preprocessing
+from scantune.terminal import Display, console, duration, expected_seconds, outcome_table
+
+AFFINE = np.array([[0.0, 1.5, 0.0, -9.0], [-1.5, 0.0, 0.0, 4.0], [0.0, 0.0, 4.0, 2.0], [0.0, 0.0, 0.0, 1.0]])
+
+
+def picture(seed=0, shape=(20, 18, 3)):
+    rng = np.random.default_rng(seed)
+    image = rng.random(shape).astype(np.float32)
+    image[6:14, 5:12] += 2.0
+    return image
+
+
+def write(path, volume):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(volume, AFFINE), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model file with an untrained, narrow network and its prior."""
+    torch.manual_seed(0)
+    shape = {"classes": 3, "channels": 1, "dimensions": 2, "width": 2}
+    network = AdaptableNetwork.default(**shape).eval()
+    volumes = [torch.rand(3, 1, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    toy = Model(
+        network=network,
+        labels={"background": 0, "disc": 1, "ring": 2},
+        preprocessing=Preprocessing(size=(32, 32)),
+        architecture={"kind": "unet", **shape},
+        prior=FieldOfExperts.fit(network, volumes),
+    )
+    path = tmp_path_factory.mktemp("model") / "toy.safetensors"
+    toy.save(path)
+    return str(path)
+
+
+def error_line(capsys):
+    """The one line on the error stream."""
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("scantune: error: ")
+    return lines[0]
+
+
+def test_from_scans_to_scores(model, tmp_path, capsys):
+    scans = [write(tmp_path / "in" / f"sub-{number}.nii.gz", picture(number)) for number in (1, 2)]
+    out = tmp_path / "out"
+    assert main(["adapt", *scans, "--model", model, "--out", str(out), "--steps", "2", "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert "sub-1" in shown.out
+    assert "->" in shown.out
+    assert str(out) in shown.out
+    assert "2 scans to adapt to: about" in shown.err
+    assert "Traceback" not in shown.err
+
+    for name in ("sub-1_seg", "sub-1_source_seg", "sub-2_seg", "sub-2_source_seg"):
+        image = nibabel.load(out / f"{name}.nii.gz")
+        assert image.shape == (20, 18, 3)
+        assert np.allclose(image.affine, AFFINE, atol=1e-6)
+    manifest = json.loads((out / "manifest.json").read_text())
+    entry = manifest["scans"]["sub-1"]
+    assert (entry["method"], entry["preset"], entry["steps"], entry["seed"]) == ("foe-cnn-pca", "fast", 2, 0)
+    assert entry["decision"] in ("kept", "rolled back")
+    assert entry["energy_before"] > 0
+    labels = np.asarray(nibabel.load(out / "sub-1_seg.nii.gz").dataobj)
+    assert entry["volumes_ml"]["disc"] == pytest.approx((labels == 1).sum() * 9e-3, abs=1e-3)
+
+    truth = write(tmp_path / "truth" / "sub-1_labels.nii.gz", labels)
+    scores = tmp_path / "scores.csv"
+    assert main(["evaluate", str(out), str(tmp_path / "truth"), "--out", str(scores)]) == 0
+    shown = capsys.readouterr()
+    assert "Without a reference, not scored: sub-2_seg.nii.gz, sub-2_source_seg.nii.gz" in shown.err
+    assert truth not in shown.err
+    with scores.open() as stream:
+        rows = list(csv.DictReader(stream))
+    adapted = [row for row in rows if row["method"] == "foe-cnn-pca"]
+    assert [row["structure"] for row in adapted] == ["disc", "ring"]
+    assert {row["dice"] for row in adapted} <= {"1", "nan"}
+    assert {row["method"] for row in rows} == {"foe-cnn-pca", "source"}
+
+
+def test_a_second_run_has_nothing_to_do(model, tmp_path, capsys):
+    scan = write(tmp_path / "a.nii.gz", picture())
+    words = ["adapt", scan, "--model", model, "--out", str(tmp_path / "out"), "--method", "source"]
+    assert main(words) == 0
+    made = (tmp_path / "out" / "a_seg.nii.gz").stat().st_mtime_ns
+    assert main(words) == 0
+    assert "earlier run" in capsys.readouterr().out
+    assert (tmp_path / "out" / "a_seg.nii.gz").stat().st_mtime_ns == made
+    assert main([*words, "--overwrite"]) == 0
+    assert (tmp_path / "out" / "a_seg.nii.gz").stat().st_mtime_ns > made
+
+
+def test_a_folder_of_images_is_adapted_to_whole_and_bad_scans_are_listed(model, tmp_path, capsys):
+    write(tmp_path / "in" / "good.nii.gz", picture())
+    write(tmp_path / "in" / "flat [1].nii.gz", picture() * 0)
+    (tmp_path / "in" / "torn.nii.gz").write_bytes(b"no image")
+    words = ["adapt", str(tmp_path / "in"), "--model", model, "--out", str(tmp_path / "out")]
+    assert main([*words, "--method", "source"]) == 3
+    shown = capsys.readouterr()
+    assert "scantune: error: 2 of 3 scans failed." in shown.err
+    assert "  flat [1]: " in shown.err
+    assert "every voxel is 0" in shown.err
+    assert "cannot be read as an image" in shown.err
+    assert "Traceback" not in shown.err
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.nii.gz")) == [
+        *("good_seg.nii.gz", "good_source_seg.nii.gz")
+    ]
+
+
+def test_scans_that_are_all_bad_are_the_users_fault(model, tmp_path, capsys):
+    scan = write(tmp_path / "a.nii.gz", picture() * np.nan)
+    assert main(["adapt", scan, "--model", model, "--out", str(tmp_path / "out"), "--method", "source"]) == 2
+    assert "NaN" in error_line(capsys)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
+
+
+def bad_words(toy, tmp_path, **wrong):
+    """Words of `adapt` with some of them wrong."""
+    options = {"model": toy, "out": str(tmp_path / "out"), "method": "source"} | wrong
+    return ["adapt", *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"method": "magic"}, "Unknown method 'magic'. Available: source, entropy, foe-cnn, foe-cnn-pca."),
+        ({"device": "abacus"}, "abacus"),
+        ({"model": "nothing.safetensors"}, "nothing.safetensors"),
+        ({"steps": "-3"}, "0 or more, got -3"),
+    ],
+)
+def test_wrong_settings_are_told_in_one_line(model, tmp_path, capsys, wrong, told):
+    scan = write(tmp_path / "a.nii.gz", picture())
+    assert main([*bad_words(model, tmp_path, **wrong), scan]) == 2
+    assert told in error_line(capsys)
+
+
+def test_a_gpu_that_is_not_there_is_told_in_one_line(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    scan = write(tmp_path / "a.nii.gz", picture())
+    assert main([*bad_words(model, tmp_path, device="cuda"), scan]) == 2
+    assert "no GPU" in error_line(capsys)
+
+
+def test_bad_paths_are_told_in_one_line(model, tmp_path, capsys):
+    assert main([*bad_words(model, tmp_path), str(tmp_path / "lost.nii")]) == 2
+    assert "lost.nii does not exist" in error_line(capsys)
+    assert main(bad_words(model, tmp_path)) == 2
+    assert "no scan" in error_line(capsys)
+    scan = write(tmp_path / "a.nii.gz", picture())
+    assert main([*bad_words(model, tmp_path, out=scan), scan]) == 2
+    assert "cannot be written" in error_line(capsys)
+    assert main(["evaluate", scan, str(tmp_path / "lost.nii")]) == 2
+    assert "lost.nii does not exist" in error_line(capsys)
+    assert main(["info", scan]) == 2
+    assert scan in error_line(capsys)
+
+
+@pytest.mark.parametrize("words", [["frob"], ["adapt", "x.nii"], ["adapt", "x", "--preset", "slow"], ["evaluate"]])
+def test_mistyped_commands_exit_with_2(words, capsys):
+    assert main(words) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_info_tells_what_is_in_a_model_file(model, capsys):
+    assert main(["info", model]) == 0
+    told = capsys.readouterr().out
+    assert "disc = 1" in told
+    assert "3 subjects" in told
+
+
+def test_pairs_that_cannot_be_scored_are_listed(tmp_path, capsys):
+    labels = np.ones((4, 4, 4), np.uint8)
+    for name in "ab":
+        write(tmp_path / "pred" / f"{name}_seg.nii.gz", labels)
+    write(tmp_path / "ref" / "a.nii.gz", labels)
+    write(tmp_path / "ref" / "b.nii.gz", labels[:2])
+    folders = [str(tmp_path / "pred"), str(tmp_path / "ref")]
+    assert main(["evaluate", *folders, "--labels", "cube=1", "hole=2"]) == 3
+    shown = capsys.readouterr()
+    assert "cube" in shown.out
+    assert "1.000" in shown.out
+    assert "1 of 2 pairs could not be scored" in shown.err
+    assert "b_seg.nii.gz: " in shown.err
+
+
+def test_labels_are_names_with_values():
+    assert parse_labels(["gm=2", "a=b=3"]) == {"gm": 2, "a=b": 3}
+    assert parse_labels([]) is None
+
+
+@pytest.mark.parametrize("words", [["gm"], ["=2"], ["gm=two"], ["gm=-1"], ["gm=1", "gm=2"], ["gm=1", "wm=1"]])
+def test_labels_that_are_not_are_refused(words, capsys):
+    with pytest.raises(InputError, match=words[-1]):
+        parse_labels(words)
+
+
+def outcome(decision="kept", status="done", **entry):
+    return Outcome("a", status, {"decision": decision, "reason": "so", **entry})
+
+
+BAD, CRASHED = outcome("failed", "failed"), outcome("failed", "failed", traceback=["oops"])
+BACK = outcome("rolled back")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "strict", "code"),
+    [
+        ([outcome(), outcome("skipped")], True, 0),
+        ([outcome(), BACK], False, 0),
+        ([outcome(), BACK], True, 3),
+        ([outcome("rolled back", "already done")], True, 3),
+        ([outcome(), BAD], False, 3),
+        ([BAD, BAD], False, 2),
+        ([BAD, CRASHED], False, 3),
+        ([CRASHED], False, 3),
+    ],
+)
+def test_exit_codes(outcomes, strict, code):
+    command = Adapt(scans=(), model="", out=None, strict=strict)
+    assert command._exit_code(outcomes) == code
+
+
+def test_every_method_is_named_in_the_help(capsys):
+    assert main(["adapt", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in METHODS)
+    assert "TTA" not in told
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_fits_a_terminal(words, capsys):
+    assert main(words) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 82
+
+
+def test_no_words_show_the_help(capsys):
+    assert main([]) == 2
+    assert "adapt" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"scantune {__version__}\n"
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    heavy = {"torch", "numpy", "nibabel", "SimpleITK", "monai", "scipy", "matplotlib"}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "scantune", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "adapt" in done.stdout
+    imported = {line.rsplit("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "scantune.cli" in imported
+    assert not heavy & imported
+    assert time.perf_counter() - started < 2  # 0.25 s on an idle machine; the margin is for busy ones
+
+
+def test_the_package_runs_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scantune", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("scantune", run_name="__main__")
+    assert end.value.code == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(KeyboardInterrupt(), 130, "stopped"), (RuntimeError("gremlins"), 1, "RuntimeError: gremlins")],
+)
+def test_interruptions_and_surprises_are_one_line(monkeypatch, capsys, error, code, told):
+    def fail(name):
+        raise error
+
+    monkeypatch.delenv("SCANTUNE_TRACEBACK", raising=False)
+    monkeypatch.setattr(import_module("scantune.modelfile"), "load", fail)
+    assert main(["info", "brain"]) == code
+    assert told in error_line(capsys)
+
+
+def test_the_traceback_of_a_surprise_can_be_had(monkeypatch):
+    monkeypatch.setenv("SCANTUNE_TRACEBACK", "1")
+    monkeypatch.setattr(import_module("scantune.modelfile"), "load", lambda name: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["info", "brain"])
+
+
+def test_the_time_is_estimated_from_the_first_steps():
+    assert expected_seconds([10.0, 13.0, 14.0, 15.0, 16.0], steps=40) == pytest.approx(3 + 39 * 1.0)
+    assert expected_seconds([0.0, 2.0], steps=5) == pytest.approx(10.0)
+
+
+def test_durations_are_said_as_people_do():
+    assert [duration(seconds) for seconds in (0.01, 42.4, 100, 3540, 7800)] == [
+        *("1 s", "42 s", "2 min", "59 min", "2 h 10 min")
+    ]
+
+
+def test_scans_without_steps_are_estimated_from_the_first_scan(capsys):
+    with Display(console(stderr=True)) as display:
+        display.begin(["a", "b"])
+        display.start("a")
+        display.end(outcome())
+        display.start("b")
+        display.end(outcome())
+    assert capsys.readouterr().err.count("2 scans to adapt to: about 1 s") == 1
+
+
+def test_rolled_back_scans_tell_their_reason(capsys, tmp_path):
+    Adapt(scans=(), model="", out=tmp_path)._show([BACK, outcome(energy_before=1.0, energy_after=0.5)])
+    told = capsys.readouterr().out
+    assert "a was rolled back: so" in told
+    assert "1.0000 -> 0.5000" in told
+    assert outcome_table([BACK]).row_count == 1

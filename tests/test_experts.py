@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+import torch
+from conftest import TOY_PATCHES, toy_scan
+from sklearn.decomposition import PCA
+from torch import nn
+
+from scantune import InputError
+from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
+from scantune.experts.base import inside
+from scantune.experts.pca import active
+from scantune.networks import fold_batch_norm
+from scantune.tasks import Segmentation
+
+
+class InPlace(nn.Module):
+    """Overwrites what its convolutions gave, as many networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(1, 4, 3, padding=1)
+        self.two = nn.Conv2d(4, 4, 3, padding=1)
+        self.out = nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        h = torch.relu_(self.one(x))
+        h = self.two(h)
+        h += 1
+        return self.out(self.two(torch.relu_(h)))
+
+
+def test_features_are_what_the_layer_gave_even_if_the_network_overwrites_them(rng):
+    network, x = InPlace().eval(), torch.randn(1, 1, 8, 8, generator=rng)
+    with Recorder(network, ["one", "two"]) as record:
+        recording = record(x)
+    assert torch.equal(recording.features["one"], network.one(x))
+    assert torch.equal(recording.output, network(x))
+    recording.features["one"].square().sum().backward()
+
+
+def test_a_layer_called_twice_gives_two_features(rng):
+    network, x = InPlace().eval(), torch.randn(1, 1, 8, 8, generator=rng)
+    assert choose_layers(network, x) == ["one", "two", "two@2"]
+
+
+def test_hooks_are_gone_afterwards():
+    network = InPlace()
+    with Recorder(network, ["one"]):
+        assert network.one._forward_hooks
+    assert not network.one._forward_hooks
+
+
+def test_layers_can_be_named_or_chosen_by_a_rule():
+    network, x = InPlace().eval(), torch.zeros(1, 1, 8, 8)
+    assert choose_layers(network, x, ["two"]) == ["two", "two@2"]
+    assert choose_layers(network, x, lambda name, _: name == "one") == ["one"]
+    with pytest.raises(InputError, match="no layer 'three'"):
+        choose_layers(network, x, ["three"])
+    with pytest.raises(InputError, match="fewer than two convolutions"):
+        choose_layers(nn.Conv2d(1, 2, 1), x)
+
+
+def test_a_coarse_pixel_counts_if_its_whole_cell_is_inside():
+    padding = torch.zeros(1, 1, 8, 8, dtype=torch.bool)
+    padding[..., :3, :] = True
+    coarse = inside(padding, torch.zeros(1, 5, 4, 4))
+    assert coarse[0, 0, :, 0].tolist() == [0, 0, 1, 1]
+    assert inside(None, torch.zeros(1, 1, 2, 2)) is None
+
+
+@pytest.fixture(scope="module")
+def fitted(toy):
+    """PCA experts of two scans, with the recordings they came from."""
+    scatter = PatchScatter("up.2.second.conv", TOY_PATCHES, Segmentation())
+    recordings = []
+    with torch.no_grad(), Recorder(toy.network, [scatter.layer]) as record:
+        for volume in toy.volumes[:2]:
+            recordings.append(record(volume))
+            scatter.add(recordings[-1], None)
+    return scatter.experts(), recordings
+
+
+def cut_out_patches(recording, channel):
+    """A plain loop over positions: the active patches of one channel, `(active, pixels)`."""
+    r, d = TOY_PATCHES.size, TOY_PATCHES.stride
+    features = recording.features["up.2.second.conv"][:, channel].numpy()
+    foreground = 1 - recording.output.softmax(1)[:, 0].numpy()
+    patches = []
+    for number in range(features.shape[0]):
+        for row in range(0, features.shape[1] - r + 1, d):
+            for column in range(0, features.shape[2] - r + 1, d):
+                if foreground[number, row + r // 2, column + r // 2] > TOY_PATCHES.threshold:
+                    patches.append(features[number, row : row + r, column : column + r].ravel())
+    return np.stack(patches)
+
+
+@pytest.mark.parametrize("channel", [0, 3, 7])
+def test_pca_experts_are_scikit_learns_loadings_of_cut_out_patches(fitted, channel):
+    experts, recordings = fitted
+    patches = np.concatenate([cut_out_patches(recording, channel) for recording in recordings])
+    pca = PCA(n_components=4, svd_solver="full").fit(patches.astype(np.float64))
+    ours = experts.components[channel].flatten(1).double().numpy()
+    assert np.abs((ours * pca.components_).sum(1)) == pytest.approx(np.ones(4), abs=1e-4)
+
+    ((_, loadings, weights),) = experts.outputs(recordings[0], None)
+    chosen = weights[:, 0] > 0
+    mine = loadings.unflatten(1, (-1, 4))[:, channel].movedim(1, -1)[chosen].numpy()
+    signs = np.sign((ours * pca.components_).sum(1))
+    theirs = pca.transform(cut_out_patches(recordings[0], channel)) * signs
+    scale = np.abs(theirs).max()
+    assert mine / scale == pytest.approx(theirs / scale, abs=1e-4)
+
+
+def test_folding_leaves_the_loadings_as_they_are(toy, fitted):
+    from copy import deepcopy
+
+    experts, recordings = fitted
+    network = deepcopy(toy.network)
+    maps = fold_batch_norm(network.task)
+    with torch.no_grad(), Recorder(network, experts.layers()) as record:
+        ((_, folded, _),) = experts.folded(maps).outputs(record(toy.volumes[0]), None)
+    ((_, plain, _),) = experts.outputs(recordings[0], None)
+    assert torch.allclose(folded, plain, atol=1e-3 * float(plain.abs().max()))
+
+
+def test_no_gradient_passes_the_selection_of_patches(toy, fitted):
+    experts, _ = fitted
+    images = toy.volumes[0].clone().requires_grad_()
+    with Recorder(toy.network, experts.layers()) as record:
+        recording = record(images)
+        weights = active(recording, recording.features[experts.layer], experts.task, experts.settings, None)
+    assert not weights.requires_grad
+
+
+def test_padding_is_never_active(toy, fitted):
+    experts, recordings = fitted
+    everything = torch.ones(len(toy.volumes[0]), 1, 48, 48, dtype=torch.bool)
+    ((_, _, weights),) = experts.outputs(recordings[0], everything)
+    assert weights.sum() == 0
+
+
+def test_features_smaller_than_a_patch_have_no_pca_experts(fitted):
+    experts, _ = fitted
+    small = Recording(torch.zeros(1, 3, 7, 40), {experts.layer: torch.zeros(1, 8, 7, 40)})
+    assert list(experts.outputs(small, None)) == []
+
+
+def test_too_few_active_patches_make_no_components(toy):
+    scatter = PatchScatter("up.2.second.conv", TOY_PATCHES, Segmentation())
+    assert scatter.experts() is None
+    with torch.no_grad(), Recorder(toy.network, [scatter.layer]) as record:
+        scatter.add(record(torch.zeros(1, 1, 48, 48)), None)
+    assert scatter.experts() is None
+
+
+def test_patches_are_the_papers_in_2d_and_smaller_in_3d():
+    assert PatchSettings.for_dimensions(2) == PatchSettings(16, 8, 10, 0.8)
+    assert PatchSettings.for_dimensions(3).size == 8
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_survive_their_record(name, fitted, toy):
+    experts = CNNExperts(("up.2.second.conv",)) if name == "cnn" else fitted[0]
+    again = EXPERTS[name].restore(experts.record(), experts.tensors())
+    images = toy_scan(50)[0]
+    with torch.no_grad(), Recorder(toy.network, experts.layers()) as record:
+        recording = record(images)
+    one, other = list(experts.outputs(recording, None)), list(again.outputs(recording, None))
+    assert [group for group, _, _ in one] == [group for group, _, _ in other]
+    assert all(torch.equal(a, b) for (_, a, _), (_, b, _) in zip(one, other, strict=True))

@@ -1,0 +1,141 @@
+import json
+
+import pytest
+import torch
+from conftest import toy_scan
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import scantune
+from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
+from scantune.preprocess import Preprocessing
+
+
+@pytest.fixture
+def model(toy):
+    return Model(
+        network=toy.network,
+        labels={"rim": 1, "core": 2},
+        preprocessing=Preprocessing(size=(48, 48), spacing=1.5),
+        architecture={"kind": "unet", "classes": 3, "width": 8},
+        prior=toy.prior,
+        provenance={"seed": 0},
+    )
+
+
+def test_a_model_survives_its_file(model, tmp_path):
+    model.save(tmp_path / "toy.safetensors")
+    again = scantune.load(tmp_path / "toy.safetensors")
+    scan = toy_scan(1)[0]
+    assert torch.equal(again.network(scan), model.network(scan))
+    assert again.prior.energy(again.network, scan) == model.prior.energy(model.network, scan)
+    assert again.record == model.record
+    assert again.fingerprint == model.fingerprint
+    assert again.name == "toy"
+
+
+def test_half_precision_halves_the_file_and_the_prior_fits_the_rounded_weights(model, toy, tmp_path):
+    from dataclasses import replace
+
+    rounded = model.rounded(torch.float16)
+    rounded = replace(rounded, prior=FieldOfExperts.fit(rounded.network, toy.volumes))
+    rounded.save(tmp_path / "half.safetensors", torch.float16)
+    model.save(tmp_path / "full.safetensors")
+    again = scantune.load(tmp_path / "half.safetensors")
+    scan = toy_scan(2)[0]
+    assert torch.equal(again.network(scan), rounded.network(scan))
+    assert again.prior.energy(again.network, scan) == rounded.prior.energy(rounded.network, scan)
+    stored = load_file(tmp_path / "half.safetensors")
+    assert stored["network.task.classify.weight"].dtype == torch.float16
+
+
+def test_a_network_of_the_users_own_needs_an_instance_to_load_into(tmp_path):
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    model = Model(network, {"thing": 1}, Preprocessing(size=(16, 16)), {"kind": "custom"})
+    model.save(tmp_path / "mine.safetensors")
+    with pytest.raises(InputError, match="give network="):
+        scantune.load(tmp_path / "mine.safetensors")
+    fresh = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    again = scantune.load(tmp_path / "mine.safetensors", network=fresh)
+    x = torch.rand(1, 1, 8, 8)
+    assert torch.equal(again.network(x), network(x))
+
+
+def test_describe_tells_what_is_inside(model):
+    text = model.describe()
+    for word in ("rim = 1", "352 CNN experts", "32 PCA experts", "floor", "spacing 1.5", "seed"):
+        assert word in text
+    bare = Model(model.network, model.labels, model.preprocessing, model.architecture)
+    assert "prior         none" in bare.describe()
+
+
+def write(path, record, tensors=None):
+    save_file(tensors or {"a": torch.zeros(1)}, path, {"scantune": json.dumps(record)} if record else None)
+
+
+def test_a_missing_file_lists_the_bundled_models(tmp_path):
+    with pytest.raises(InputError, match=r"no model .*nowhere.*brain"):
+        scantune.load(tmp_path / "nowhere")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"not a tensor file at all")
+    with pytest.raises(InputError, match="not a whole .safetensors file"):
+        scantune.load(tmp_path / "x.safetensors")
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "x.pt")
+    with pytest.raises(InputError, match="not a whole .safetensors file"):
+        scantune.load(tmp_path / "x.pt")
+
+
+def test_a_truncated_file_is_refused(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    whole = (tmp_path / "m.safetensors").read_bytes()
+    for share in (0.001, 0.5, 0.99):
+        (tmp_path / "cut.safetensors").write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(InputError, match="not a whole .safetensors file"):
+            scantune.load(tmp_path / "cut.safetensors")
+
+
+def test_a_newer_format_asks_for_a_newer_scantune(tmp_path):
+    write(tmp_path / "m.safetensors", {"format": 99})
+    with pytest.raises(InputError, match="format 99, this scantune reads up to 1; install a newer"):
+        scantune.load(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("record", [None, {"no": "format"}, ["list"]])
+def test_tensors_without_a_record_are_refused(record, tmp_path):
+    write(tmp_path / "m.safetensors", record)
+    with pytest.raises(InputError, match="no scantune record"):
+        scantune.load(tmp_path / "m.safetensors")
+
+
+def test_missing_weights_are_named(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    tensors = load_file(tmp_path / "m.safetensors")
+    del tensors["network.task.classify.weight"]
+    write(tmp_path / "m.safetensors", model.record, tensors)
+    with pytest.raises(InputError, match="classify.weight"):
+        scantune.load(tmp_path / "m.safetensors")
+
+
+def test_a_prior_that_does_not_match_the_network_is_refused(model, tmp_path):
+    from dataclasses import replace
+
+    other = replace(
+        model,
+        network=AdaptableNetwork.default(classes=3, width=4),
+        architecture={"kind": "unet", "classes": 3, "width": 4},
+    )
+    other.save(tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match="does not match the network"):
+        scantune.load(tmp_path / "m.safetensors")
+
+
+def test_nothing_half_written_is_left(model, tmp_path):
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match="cannot be written"):
+        model.save(tmp_path / "taken" / "m.safetensors")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]

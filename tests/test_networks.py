@@ -1,0 +1,80 @@
+import pytest
+import torch
+from torch import nn
+
+from scantune import AdaptableNetwork, InputError
+from scantune.experts import choose_layers
+from scantune.networks import Normalizer, UNet, fold_batch_norm
+from scantune.networks.normalizer import Bump
+
+
+def test_the_normaliser_has_2657_parameters_for_one_channel():
+    assert sum(p.numel() for p in Normalizer().parameters()) == 2657
+
+
+def test_the_unet_has_14_expert_layers_of_704_channels():
+    network = AdaptableNetwork.default(classes=4).eval()
+    layers = choose_layers(network, torch.zeros(1, 1, 16, 16))
+    named = dict(network.task.named_modules())
+    assert len(layers) == 14
+    assert sum(named[name].out_channels for name in layers) == 704
+
+
+def test_the_unet_has_the_papers_486_thousand_weights():
+    convolutions = [m for m in UNet(1, 3).modules() if isinstance(m, nn.Conv2d)]
+    assert sum(m.weight.numel() for m in convolutions) == pytest.approx(486_000, rel=0.01)
+
+
+def test_the_activation_is_the_papers_formula(rng):
+    bump = Bump(3)
+    x = torch.randn(2, 3, 4, 4, generator=rng)
+    expected = torch.empty_like(x)
+    for channel in range(3):
+        expected[:, channel] = torch.exp(-(x[:, channel] ** 2) / bump.sigma[channel, 0, 0] ** 2)
+    assert torch.allclose(bump(x), expected)
+
+
+@pytest.mark.parametrize(("dimensions", "shape"), [(2, (2, 3, 24, 40)), (2, (1, 3, 25, 31)), (3, (1, 3, 16, 24, 18))])
+def test_two_and_three_dimensions_and_several_channels_by_an_argument(dimensions, shape):
+    network = AdaptableNetwork.default(classes=5, channels=3, dimensions=dimensions, width=4).eval()
+    assert network(torch.rand(shape)).shape == (shape[0], 5, *shape[2:])
+
+
+def test_four_dimensions_are_refused():
+    with pytest.raises(InputError, match="2 or 3, got 4"):
+        UNet(dimensions=4)
+
+
+def test_a_plain_network_gets_an_identity_normaliser(rng):
+    plain = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
+    x = torch.randn(2, 2, 12, 12, generator=rng)
+    around = AdaptableNetwork.around(plain)
+    assert torch.equal(around(x), plain(x))
+    assert around.task is plain
+    assert AdaptableNetwork.around(around) is around
+
+
+def test_a_network_without_convolutions_needs_its_channels_told():
+    with pytest.raises(InputError, match="give channels= and dimensions="):
+        AdaptableNetwork.around(nn.Linear(3, 3))
+    assert AdaptableNetwork.around(nn.Identity(), channels=1, dimensions=2)(torch.ones(1, 1, 4, 4)).sum() == 16
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_folding_batch_norm_leaves_the_function_as_it_is(dimensions, rng):
+    network = UNet(1, 3, width=4, dimensions=dimensions)
+    x = torch.rand(2, 1, *[16] * dimensions, generator=rng)
+    network(x)  # moves the running statistics away from 0 and 1
+    network.eval()
+    before = network(x)
+    folded = fold_batch_norm(network)
+    assert len(folded) == 14
+    assert not any(isinstance(m, nn.BatchNorm2d | nn.BatchNorm3d) for m in network.modules())
+    assert torch.allclose(network(x), before, atol=1e-5)
+
+
+def test_a_batch_norm_with_a_zero_gain_is_not_folded():
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).eval()
+    nn.init.zeros_(network[1].weight)
+    assert fold_batch_norm(network) == {}
+    assert isinstance(network[1], nn.BatchNorm2d)

@@ -1,0 +1,86 @@
+"""Settings and recipes: what is read, and what is refused with which words."""
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from scantune.errors import InputError
+from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table
+
+
+def write(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_changes_what_it_names_and_keeps_the_defaults(tmp_path):
+    text = '[train]\niterations = 5\nlearning_rate = 1\naugment = "none"\n[data]\nscans = ["a.nii.gz"]\n'
+    recipe = read_recipe(write(tmp_path, text))
+    assert recipe.name == "mine"
+    assert recipe.train == TrainSettings(iterations=5, learning_rate=1, augment="none")
+    assert recipe.data == {"scans": ["a.nii.gz"]}
+    assert recipe.network == recipe.preprocessing == {}
+
+
+def test_every_bundled_recipe_can_be_read():
+    assert "brain" in bundled_recipes()
+    for name in bundled_recipes():
+        assert read_recipe(name).name == name
+    brain = read_recipe("brain")
+    assert (brain.train.iterations, brain.train.batch, brain.train.augment) == (30_000, 16, "strong")
+    assert brain.network["classes"] == 4
+
+
+def test_the_defaults_are_those_of_the_paper():
+    settings = TrainSettings()
+    assert (settings.iterations, settings.batch, settings.learning_rate) == (30_000, 16, 1e-3)
+    assert settings.validate_every == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nbatchsize = 4\n", "Unknown setting 'batchsize' in .*known: iterations, batch, learning_rate"),
+        ("[training]\nbatch = 4\n", r"unknown table \[training\]; known: train, data, preprocessing, network"),
+        ("train = 4\n", "train must be a table"),
+        ("[train\n", "not valid TOML"),
+        ('[train]\nbatch = "4"\n', "batch in .* must be a whole number, got '4'"),
+        ("[train]\nbatch = true\n", "batch in .* must be a whole number, got True"),
+        ("[train]\nbatch = 4.5\n", "must be a whole number, got 4.5"),
+        ('[train]\nlearning_rate = "fast"\n', "must be a number"),
+        ('[train]\naugment = "some"\n', "must be one of 'strong', 'none', got 'some'"),
+        ("[train]\ncompile = 1\n", "must be true or false, got 1"),
+        ("[train]\ndevice = 0\n", "must be text, got 0"),
+        ("[train]\niterations = 0\n", "iterations must be above 0, got 0"),
+        ("[train]\nlearning_rate = nan\n", "learning_rate must be above 0, got nan"),
+        ("[train]\nseed = -1\n", "seed must be 0 or more, got -1"),
+    ],
+)
+def test_a_recipe_that_says_something_unknown_or_wrong_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_recipe(write(tmp_path, text))
+
+
+def test_a_missing_recipe_names_the_bundled_ones():
+    with pytest.raises(InputError, match=r"no recipe brian: .*\(.*brain.*\)"):
+        read_recipe("brian")
+
+
+def test_a_recipe_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a text file"):
+        read_recipe(path)
+
+
+def test_every_setting_can_come_from_a_table():
+    table = {entry.name: getattr(TrainSettings(), entry.name) for entry in fields(TrainSettings)}
+    assert settings_from_table(TrainSettings, table, "a test") == TrainSettings()
+
+
+def test_settings_do_not_import_torch():
+    code = "import sys, scantune.settings; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
