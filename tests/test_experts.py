@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from conftest import TOY_PATCHES, toy_scan
 from sklearn.decomposition import PCA
 from torch import nn
 
+from conftest import TOY_PATCHES, toy_scan
 from scantune import InputError
 from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
 from scantune.experts.base import inside

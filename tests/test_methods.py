@@ -4,9 +4,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from conftest import TOY_PATCHES, toy_scan
 
 import scantune
+from conftest import TOY_PATCHES, toy_scan
 from scantune import FieldOfExperts, InputError
 from scantune.methods import METHODS, Equipment, FoECNNPCA
 from scantune.prior import MINIMUM_ACTIVE

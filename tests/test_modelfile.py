@@ -2,11 +2,11 @@ import json
 
 import pytest
 import torch
-from conftest import toy_scan
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import scantune
+from conftest import toy_scan
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
 from scantune.preprocess import Preprocessing
 

@@ -78,3 +78,17 @@ def test_a_batch_norm_with_a_zero_gain_is_not_folded():
     nn.init.zeros_(network[1].weight)
     assert fold_batch_norm(network) == {}
     assert isinstance(network[1], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_doubling_by_a_stencil_is_linear_interpolation_and_so_is_its_gradient(dimensions, rng):
+    from scantune.networks.unet import double
+
+    x = torch.randn(2, 3, *range(4, 4 + dimensions), generator=rng, dtype=torch.double).requires_grad_()
+    mode = {2: "bilinear", 3: "trilinear"}[dimensions]
+    expected = nn.functional.interpolate(x, scale_factor=2, mode=mode, align_corners=False)
+    assert torch.allclose(double(x), expected)
+    weights = torch.randn(expected.shape, generator=rng, dtype=torch.double)
+    (ours,) = torch.autograd.grad((double(x) * weights).sum(), x)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), x)
+    assert torch.allclose(ours, theirs)

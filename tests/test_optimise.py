@@ -2,8 +2,8 @@ from copy import deepcopy
 
 import pytest
 import torch
-from conftest import toy_scan
 
+from conftest import toy_scan
 from scantune.methods import METHODS, Equipment, Method, Terms
 from scantune.optimise import Course, RandomSlices, Schedule, Volume, WholeVolume, optimise
 from scantune.tasks import Segmentation

@@ -2,9 +2,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from conftest import TOY_PATCHES, toy_scan, train_toy
 from torch import nn
 
+from conftest import TOY_PATCHES, toy_scan, train_toy
 from scantune import AdaptableNetwork, FieldOfExperts, InputError
 from scantune.experts import Recorder
 from scantune.networks import fold_batch_norm
@@ -65,10 +65,14 @@ def test_whitened_and_plain_loadings_have_the_same_energy(toy):
     scan = toy_scan(44)[0] ** 1.3
     family = toy.prior.families["pca"]
     gain = torch.linspace(0.1, 3, family.experts.components.shape[1]).view(1, -1, 1, 1)
-    (group, field), = family.fields.items()
+    ((group, field),) = family.fields.items()
     experts = replace(family.experts, components=family.experts.components * gain)
     spread = gain.flatten().repeat(family.experts.components.shape[0])
-    whitened = replace(family, experts=experts, fields={group: replace(field, center=field.center * spread, scale=field.scale * spread)})
+    whitened = replace(
+        family,
+        experts=experts,
+        fields={group: replace(field, center=field.center * spread, scale=field.scale * spread)},
+    )
     other = replace(toy.prior, families={**toy.prior.families, "pca": whitened})
 
     def pca(prior):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scantune.devices import find_device
 from scantune.errors import InputError
 from scantune.experts import Recorder
 from scantune.guard import Decision, judge
@@ -72,7 +73,7 @@ def adapt(
         on_step: Called after each step with its number and the number of steps.
     """
     started = time.perf_counter()
-    where = choose_device(device)
+    where = find_device(str(device))
     kind = _method(method)
     schedule = _schedule(preset, steps)
     patient = _patient(network, scan, mask)
@@ -137,19 +138,6 @@ def survey(
         task,
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
     )
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device must be auto, cpu or cuda, got {str(device)!r}.") from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device cuda was asked for, but PyTorch sees no GPU; use --device cpu or auto.")
-    return chosen
 
 
 def _method(method: str | type[Method]) -> type[Method]:

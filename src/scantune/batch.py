@@ -215,7 +215,8 @@ def _begin(
     observer: Observer,
 ) -> _Run:
     """Load the model and check all that can be wrong for every scan alike."""
-    from scantune.adapt import PRESETS, choose_device
+    from scantune.adapt import PRESETS
+    from scantune.devices import find_device
     from scantune.methods import METHODS, Equipment
     from scantune.modelfile import load
 
@@ -224,7 +225,7 @@ def _begin(
             raise InputError(f"Unknown {kind} {name!r}. Available: {', '.join(known)}.")
     if settings.steps is not None and settings.steps < 0:
         raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
-    choose_device(settings.device)
+    find_device(settings.device)
     loaded = load(model) if isinstance(model, str | Path) else model
     METHODS[settings.method](Equipment(loaded.task, loaded.prior))
     return _Run(loaded, loaded.fingerprint, out, settings, overwrite, observer)

@@ -33,5 +33,7 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"The device {name} is not available here; use auto or cpu.") from error
+        raise InputError(
+            f"The device {name} is not available: PyTorch finds none such here. Use auto or cpu."
+        ) from error
     return device

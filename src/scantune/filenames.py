@@ -92,7 +92,7 @@ def find_scans(paths: Iterable[Path]) -> list[Path]:
         images = images_in(path) if path.is_dir() else []
         if images and _holds_dicom(path):
             images = []
-        found = [image for image in images if not _split(image)[1]]
+        found = [image for image in images if not split_name(image)[1]]
         if images and not found:
             raise InputError(
                 f"The folder {path} must hold scans, but all images in it are named as label maps "
@@ -117,7 +117,7 @@ def match(predictions: Path, references: Path) -> Matches:
             "a file and the other a folder. Give two of a kind."
         )
     if predictions.is_file():
-        name, word = _split(predictions)
+        name, word = split_name(predictions)
         return Matches([Pair(name, predictions, references, word == SOURCE_WORD)])
     ours, theirs = _label_maps(predictions), _label_maps(references)
     pairs = [
@@ -148,7 +148,7 @@ def _holds_dicom(folder: Path) -> bool:
     return False
 
 
-def _split(path: Path) -> tuple[str, str]:
+def split_name(path: Path) -> tuple[str, str]:
     """Split a label map's stem into the scan's name and the closing word, which may be empty."""
     stem = scan_name(path)
     for word in WORDS:
@@ -161,12 +161,12 @@ def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
     """Collect the label maps of a folder by scan and by whether they are predictions without adaptation."""
     chosen: dict[tuple[str, bool], Path] = {}
     # Bare names come last, so that they give way to names with a closing word.
-    for path in sorted(images_in(folder), key=lambda path: not _split(path)[1]):
-        name, word = _split(path)
+    for path in sorted(images_in(folder), key=lambda path: not split_name(path)[1]):
+        name, word = split_name(path)
         key = (name, word == SOURCE_WORD)
         if key not in chosen:
             chosen[key] = path
-        elif word or not _split(chosen[key])[1]:
+        elif word or not split_name(chosen[key])[1]:
             raise InputError(
                 f"{folder} must hold one label map per scan, but both {chosen[key].name} and {path.name} "
                 f"fit the scan {name}. Move one of them to another folder."

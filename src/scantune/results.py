@@ -132,7 +132,7 @@ class Result:
             raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
         folder = Path(folder)
         entry = self.write_segmentations(folder)
-        manifest = {"format": 1, **entry, "scans": {self.case.name: entry}}
+        manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
         write_text(folder / "manifest.json", json.dumps(manifest, indent=2))
         return entry
 

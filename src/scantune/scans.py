@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
+from scantune.filenames import scan_name
 from scantune.imagefiles import GridHeader, read_voxels, write_nifti, write_whole
 
 __all__ = [
@@ -155,7 +156,7 @@ def read_scan(path: AnyPath) -> Case:
             f"{path} must hold a picture, but every voxel is {image.flat[0]:g}. "
             "Check that it is the right file, or export the scan again."
         )
-    return Case(_name(path), image, voxels.affine, header=voxels.header)
+    return Case(scan_name(path), image, voxels.affine, header=voxels.header)
 
 
 def read_labels(path: AnyPath, allowed: Collection[int] | None = None) -> LabelMap:
@@ -183,7 +184,7 @@ def read_labels(path: AnyPath, allowed: Collection[int] | None = None) -> LabelM
             f"{path} has unknown labels: expected only {_listed(sorted(allowed or ()))}, but it also holds "
             f"{_listed(unknown)}. Give the label map of this task, or map its labels to these first."
         )
-    return LabelMap(_name(path), _smallest_unsigned(voxels.array), voxels.affine)
+    return LabelMap(scan_name(path), _smallest_unsigned(voxels.array), voxels.affine)
 
 
 def write_labels(path: AnyPath, labels: NDArray[Any], like: Case) -> None:
@@ -218,14 +219,6 @@ def write_text(path: AnyPath, text: str) -> None:
         InputError: The file cannot be written.
     """
     write_whole(Path(path), lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _name(path: Path) -> str:
-    """File name without image extensions; a folder's whole name."""
-    if path.is_dir():
-        return path.resolve().name
-    name = path.name.removesuffix(".gz").removesuffix(".GZ")
-    return Path(name).stem
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:

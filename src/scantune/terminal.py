@@ -16,6 +16,7 @@ from scantune.batch import Observer, Outcome
 
 if TYPE_CHECKING:
     from scantune.evaluate import Summary
+    from scantune.train import Progress as TrainingProgress
 
 STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
 
@@ -168,3 +169,38 @@ def listed(paths: Sequence[Path], most: int = 5) -> str:
     """Return the first file names, and how many more there are."""
     more = f" and {len(paths) - most} more" if len(paths) > most else ""
     return ", ".join(path.name for path in paths[:most]) + more
+
+
+class TrainingDisplay:
+    """Shows a training run: a bar with loss, validation Dice and the time left, or a line now and then."""
+
+    def __init__(self, to: Console, iterations: int) -> None:
+        self.console = to
+        self.progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]}  Dice {task.fields[dice]}"),
+            TimeElapsedColumn(),
+            TextColumn("left: {task.fields[left]}"),
+            console=to,
+        )
+        self.task = self.progress.add_task("", total=iterations, loss="-", dice="-", left="-")
+        self.shown = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, at: "TrainingProgress") -> None:
+        """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
+        dice = "-" if at.dice is None else f"{at.dice:.3f}"
+        left = f"{at.seconds_left / 60:.1f} min"
+        self.progress.update(self.task, completed=at.iteration, loss=f"{at.loss:.3f}", dice=dice, left=left)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.shown > 20:
+            self.shown = now
+            say(self.console, f"{at.iteration}/{at.iterations}  loss {at.loss:.3f}  Dice {dice}  left {left}")

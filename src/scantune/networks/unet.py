@@ -70,4 +70,20 @@ class UNet(nn.Module):
         return self.classify(x)  # type: ignore[no-any-return]
 
     def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:
+        if x.is_cuda and all(new == 2 * old for new, old in zip(size, x.shape[2:], strict=True)):
+            return double(x)
         return F.interpolate(x, size=list(size), mode=self.linear, align_corners=False)
+
+
+def double(x: Tensor) -> Tensor:
+    """Linear upsampling by two, `(slices, channels, *spatial)`, as a stencil.
+
+    The same numbers as `F.interpolate`, whose gradient on a GPU adds up with atomics: slow, and in no fixed order.
+    """
+    for axis in range(2, x.ndim):
+        size = x.shape[axis]
+        before = torch.cat([x.narrow(axis, 0, 1), x.narrow(axis, 0, size - 1)], axis)
+        after = torch.cat([x.narrow(axis, 1, size - 1), x.narrow(axis, size - 1, 1)], axis)
+        pair = torch.stack([0.75 * x + 0.25 * before, 0.75 * x + 0.25 * after], axis + 1)
+        x = pair.flatten(axis, axis + 1)
+    return x

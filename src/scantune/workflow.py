@@ -1,0 +1,108 @@
+"""From a recipe to a model file: prepare the cases, train, round, fit."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from scantune.devices import find_device
+from scantune.errors import InputError
+from scantune.fit import fit
+from scantune.modelfile import Model
+from scantune.networks import AdaptableNetwork
+from scantune.preprocess import Preprocessing
+from scantune.settings import Recipe
+from scantune.slices import Example, stream
+from scantune.sources import Source, describe, read_source
+from scantune.train import Progress, train
+
+Precision = Literal["float32", "float16"]
+PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with its tables read: everything that can be wrong with it is found before any work is done."""
+
+    recipe: Recipe
+    source: Source
+    preprocessing: Preprocessing
+    network: dict[str, Any]
+
+    @classmethod
+    def read(cls, recipe: Recipe, data: Mapping[str, Any] | None = None) -> "Plan":
+        """Reads a recipe's tables; entries of `data` replace those of its table [data]."""
+        source = read_source({**recipe.data, **(data or {})}, f"[data] of the recipe {recipe.name}")
+        known = {"classes", "channels", "dimensions", "width"}
+        unknown = sorted(set(recipe.network) - known)
+        if unknown:
+            raise InputError(
+                f"Unknown setting {unknown[0]!r} in [network] of the recipe {recipe.name}; "
+                f"known: {', '.join(sorted(known))}."
+            )
+        network = {"classes": 1 + max(source.names().values()), **recipe.network}
+        return cls(recipe, source, Preprocessing.from_record(recipe.preprocessing), network)
+
+    def examples(self, split: Literal["train", "validation"]) -> list[Example]:
+        """The prepared cases of a split, with their references."""
+        device = find_device(self.recipe.train.device)
+        examples = []
+        for name, case in self.source.prepared(split, self.preprocessing, device):
+            assert case.reference is not None
+            examples.append(Example(case.volume, case.reference, name))
+        return examples
+
+
+def train_model(
+    plan: Plan,
+    *,
+    precision: Precision = "float32",
+    command: str = "",
+    checkpoint: Path | None = None,
+    log_dir: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Model:
+    """Trains the network of a plan; its weights come back in the precision they are to be stored in."""
+    started = time.perf_counter()
+    settings = plan.recipe.train
+    torch.manual_seed(stream(settings.seed, 0, 0))
+    trained = train(
+        plan.examples("train"),
+        plan.examples("validation"),
+        settings,
+        network=AdaptableNetwork.default(**plan.network),
+        checkpoint=checkpoint,
+        on_progress=on_progress,
+        log_dir=log_dir,
+    )
+    device = find_device(settings.device)
+    model = Model(
+        network=trained.network.cpu(),
+        labels=plan.source.names(),
+        preprocessing=plan.preprocessing,
+        architecture={"kind": "unet", **plan.network},
+        provenance={
+            "command": command,
+            "recipe": plan.recipe.name,
+            "train": asdict(settings),
+            "data": describe(plan.source),
+            "precision": precision,
+            "best_iteration": trained.best_iteration,
+            "validation_dice": round(trained.best_dice, 4),
+            "seconds": round(time.perf_counter() - started),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        },
+    )
+    return model.rounded(PRECISIONS[precision])
+
+
+def fit_model(model: Model, plan: Plan, *, summarise: bool = False, device: str = "auto", command: str = "") -> Model:
+    """Fits the prior of a model on the training cases of a plan."""
+    cases = (case for _, case in plan.source.prepared("train", model.preprocessing, find_device(device)))
+    fitted = fit(model, cases, summarise=summarise, device=device)
+    fitted.provenance.update({"fit command": command, "fit data": describe(plan.source)})
+    return fitted
