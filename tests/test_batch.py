@@ -265,8 +265,15 @@ def test_settings_that_cannot_work_are_told_before_the_first_scan(adapted, scan,
 
 def test_a_gpu_that_is_not_there_is_told(adapted, scan, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(InputError, match="no GPU"):
-        adapt_scans([scan("a.nii")], MODEL, tmp_path / "out", AdaptSettings(method="source", device="cuda"))
+    with pytest.raises(InputError, match="device cuda:99 .* no GPU .* use auto or cpu"):
+        adapt_scans([scan("a.nii")], MODEL, tmp_path / "out", AdaptSettings(method="source", device="cuda:99"))
+
+
+def test_the_gpus_that_are_there_are_named(adapted, scan, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(InputError, match="cuda:99 .* finds only cuda:0, cuda:1 .* use auto, cuda:0, cuda:1 or cpu"):
+        adapt_scans([scan("a.nii")], MODEL, tmp_path / "out", AdaptSettings(method="source", device="cuda:99"))
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(adapted, scan, tmp_path):

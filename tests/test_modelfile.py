@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,8 +36,6 @@ def test_a_model_survives_its_file(model, tmp_path):
 
 
 def test_half_precision_halves_the_file_and_the_prior_fits_the_rounded_weights(model, toy, tmp_path):
-    from dataclasses import replace
-
     rounded = model.rounded(torch.float16)
     rounded = replace(rounded, prior=FieldOfExperts.fit(rounded.network, toy.volumes))
     rounded.save(tmp_path / "half.safetensors", torch.float16)
@@ -61,12 +60,58 @@ def test_a_network_of_the_users_own_needs_an_instance_to_load_into(tmp_path):
     assert torch.equal(again.network(x), network(x))
 
 
-def test_describe_tells_what_is_inside(model):
-    text = model.describe()
-    for word in ("rim = 1", "352 CNN experts", "32 PCA experts", "floor", "spacing 1.5", "seed"):
-        assert word in text
-    bare = Model(model.network, model.labels, model.preprocessing, model.architecture)
-    assert "prior         none" in bare.describe()
+PROVENANCE = {
+    "command": "scantune train brain --out brain.safetensors --label-maps FOLDER --precision float16 --seed 12345",
+    "recipe": "",
+    "train": {
+        "iterations": 30_000,
+        "learning_rate": 1e-3,
+        "augment": "strong",
+        "validate_every": 1000,
+        "seed": 20_240_101,
+        "device": "auto",
+        "compile": True,
+    },
+    "data": {"images": "*.nii", "structures": {"GM": 2, "WM": 3}, "atlas": "", "centre": None},
+    "validation_dice": 0.9312,
+    "fit data": {},
+}
+DESCRIBED = """\
+model            toy ({fingerprint})
+task             segmentation: rim = 1, core = 2
+network          kind unet, classes 3, width 8, weights {weights:,}
+input            plane axial, size [48, 48], spacing 1.5,
+                 percentiles [1.0, 99.0], content all, n4 no
+prior            none (the source and entropy methods work, foe methods do not)
+command          scantune train brain --out brain.safetensors --label-maps FOLDER --precision float16 --seed 12345
+train            iterations 30,000, learning rate 0.001, augment strong,
+                 validate every 1,000, seed 20240101, device auto, compile yes
+data             images *.nii, structures (GM 2, WM 3)
+validation dice  0.9312
+fit data         nothing"""
+
+
+def test_describe_reads_well(model):
+    bare = replace(model, provenance=PROVENANCE, name="toy", prior=None)
+    weights = sum(parameter.numel() for parameter in bare.network.parameters())
+    assert bare.describe() == DESCRIBED.format(fingerprint=bare.fingerprint, weights=weights)
+
+
+def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
+    note = "Layer down.0.first.conv: experts 1, 2, 3, 4, 5, 6, 7 hardly vary in training and are dropped."
+    text = replace(model, prior=replace(model.prior, notes=(note,))).describe()
+    words = " ".join(text.split())
+    floor = f"{model.prior.floor():.4g}"
+    assert f"prior 6 subjects, 352 CNN experts, 32 PCA experts, floor {floor} nats {note}" in words
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_loading_leaves_the_callers_random_numbers_alone(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    torch.rand(3)
+    before = torch.get_rng_state()
+    scantune.load(tmp_path / "m.safetensors").rounded(torch.float16)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def write(path, record, tensors=None):
@@ -122,8 +167,6 @@ def test_missing_weights_are_named(model, tmp_path):
 
 
 def test_a_prior_that_does_not_match_the_network_is_refused(model, tmp_path):
-    from dataclasses import replace
-
     other = replace(
         model,
         network=AdaptableNetwork.default(classes=3, width=4),

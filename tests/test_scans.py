@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK
+import torch
 
 from scantune import imagefiles
 from scantune.errors import InputError, ScanError
@@ -23,6 +24,7 @@ from scantune.scans import (
     write_labels,
     write_text,
 )
+from scantune.tensorfile import write_tensors
 
 SHAPE = (6, 5, 4)
 
@@ -494,3 +496,28 @@ def test_text_is_written_whole_into_new_folders_and_over_old_files(tmp_path):
     write_text(path, json.dumps({"structure": "ä"}, ensure_ascii=False))
     assert json.loads(path.read_text(encoding="utf-8")) == {"structure": "ä"}
     assert [entry.name for entry in path.parent.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows knows no umask")
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
+@pytest.mark.parametrize("kind", ["nii.gz", "safetensors", "txt"])
+def test_files_have_the_permissions_that_open_gives(tmp_path, kind, mask):
+    def write(path):
+        if kind == "txt":
+            write_text(path, "words")
+        elif kind == "nii.gz":
+            write_labels(path, np.zeros(SHAPE, int), Case("a", np.zeros(SHAPE, np.float32), np.eye(4)))
+        else:
+            write_tensors(path, {"a": torch.zeros(2)}, {})
+
+    before = os.umask(mask)
+    try:
+        (tmp_path / "opened").open("w").close()
+        write(tmp_path / f"new.{kind}")
+        (tmp_path / f"old.{kind}").touch(0o640)
+        (tmp_path / f"old.{kind}").chmod(0o640)
+        write(tmp_path / f"old.{kind}")
+    finally:
+        os.umask(before)
+    modes = {path.stem.split(".")[0]: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()}
+    assert modes == {"opened": oct(0o666 & ~mask), "new": oct(0o666 & ~mask), "old": "0o640"}

@@ -1,16 +1,57 @@
 import pytest
 import torch
+from torch import nn
 
 from scantune import InputError
 from scantune.tasks import TASKS, Segmentation, main_output, soft_dice_loss
 
+LOGITS, ONE_LOGIT = Segmentation("softmax", True), Segmentation("sigmoid", False)
+CLASS_PROBABILITIES, PROBABILITIES = Segmentation("none", True), Segmentation("none", False)
 
-def test_logits_probabilities_and_sigmoids_are_told_apart(rng):
-    logits = 3 * torch.randn(2, 3, 5, 5, generator=rng)
-    assert Segmentation.detect(logits) == Segmentation("softmax", True)
-    assert Segmentation.detect(logits.softmax(1)) == Segmentation("none", True)
-    assert Segmentation.detect(logits[:, :1]) == Segmentation("sigmoid", False)
-    assert Segmentation.detect(logits.sigmoid()) == Segmentation("none", False)
+
+@pytest.mark.parametrize(
+    ("channels", "activation", "expected"),
+    [
+        (3, nn.Identity(), LOGITS),
+        (3, nn.Softmax(1), CLASS_PROBABILITIES),
+        (3, nn.Sigmoid(), PROBABILITIES),
+        (3, nn.ReLU(), LOGITS),
+        (1, nn.Identity(), ONE_LOGIT),
+        (1, nn.Sigmoid(), PROBABILITIES),
+        (1, nn.Hardtanh(0, 1), PROBABILITIES),
+    ],
+)
+@pytest.mark.parametrize("size", [3.0, 0.01])
+def test_logits_probabilities_and_sigmoids_are_told_apart(channels, activation, expected, size, rng):
+    """Small logits all lie between 0 and 1 on the scan, as probabilities do, and still are logits."""
+    classify = nn.Conv2d(1, channels, 1)
+    nn.init.normal_(classify.weight, 0, size, generator=rng)
+    nn.init.constant_(classify.bias, 0.3)
+    images = torch.rand(2, 1, 9, 9, generator=rng)
+    if size < 1:
+        assert 0 < classify(images).min() < classify(images).max() < 1
+    assert Segmentation.detect(nn.Sequential(classify, activation), images) == expected
+
+
+def test_probabilities_are_recognised_where_noise_leads_to_nan(rng):
+    def network(images):
+        return (images.exp() / images.exp().sum()).sigmoid()
+
+    images = torch.rand(1, 1, 9, 9, generator=rng)
+    assert network(1e4 * images).isnan().any()
+    assert Segmentation.detect(network, images) == PROBABILITIES
+
+
+def test_detection_is_repeatable_and_leaves_random_numbers_and_gradients_alone(rng):
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Sigmoid())
+    images, seen = torch.rand(1, 1, 9, 9, generator=rng), []
+    network.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output.requires_grad)))
+    before = torch.get_rng_state()
+    for _ in range(2):
+        Segmentation.detect(network, images)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(seen[1][0], seen[3][0])
+    assert not any(needs for _, needs in seen)
 
 
 def test_foreground_is_one_minus_background(rng):
@@ -67,7 +108,7 @@ def test_a_task_survives_its_record(name):
 
 def test_a_foreground_function_works_but_is_not_stored(rng):
     logits = torch.randn(1, 3, 4, 4, generator=rng)
-    task = Segmentation.detect(logits, lambda output: output[:, :1] * 0 + 0.5)
+    task = Segmentation.detect(nn.Conv2d(1, 3, 1), logits[:, :1], lambda output: output[:, :1] * 0 + 0.5)
     assert float(task.foreground(logits).mean()) == 0.5
     with pytest.raises(InputError, match="cannot be stored"):
         task.record()

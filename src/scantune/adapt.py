@@ -189,8 +189,7 @@ def _source(
         source = AdaptableNetwork.around(deepcopy(plain)).to(device).eval()
     if isinstance(network, Model):
         return source, network.task
-    with torch.no_grad():
-        return source, Segmentation.detect(source(volume.images[:1]))
+    return source, Segmentation.detect(source, volume.images[:1])
 
 
 def _decide(course: Course, before: Survey, after: Survey) -> Decision:

@@ -1,26 +1,22 @@
 """The command line: parse, call the verb, print the result. Heavy imports wait until a command runs."""
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
 from scantune import __version__
 from scantune.batch import AdaptSettings, Outcome, adapt_scans
+from scantune.commands import Demo, Fit, Flag, Train
 from scantune.errors import InputError
 from scantune.filenames import find_scans
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
-
-FROM_RECIPE = "(default: the recipe's)"
-
-Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 
 
 class Command(Protocol):
@@ -154,106 +150,13 @@ class Info:
         return 0
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train a network by a recipe: normaliser and task network, with or without augmentation."""
-
-    recipe: Annotated[str, Positional, arg(metavar="RECIPE")]
-    """A TOML file, or the name of a recipe that comes with scantune, such as brain."""
-    out: Annotated[Path, arg(metavar="FILE")]
-    """The model file to write. An interrupted run is kept beside it, and goes on when the command is given again."""
-    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
-    """Steps of the optimiser."""
-    augment: Annotated[Literal["strong", "none"] | None, arg(metavar="strong|none", help_behavior_hint=FROM_RECIPE)] = (
-        None
-    )
-    """Stacked augmentation (the strong baseline), or none (the baseline)."""
-    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
-    """Decides the first weights, the order of the slices and the augmentation."""
-    device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint=FROM_RECIPE)] = None
-    """Where to compute; auto takes a GPU where there is one."""
-    compile: Annotated[bool | None, arg(metavar="True|False", help_behavior_hint=FROM_RECIPE)] = None
-    """Compile the network; pays off in long runs on a GPU."""
-    precision: Annotated[Literal["float32", "float16"], arg(metavar="float32|float16")] = "float32"
-    """In what precision the weights are stored in the model file."""
-    atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
-    """An exported atlas for simulated cohorts, where nilearn is not installed."""
-    label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated subjects are made."""
-    log: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
-    """Gets a log that TensorBoard reads."""
-
-    def run(self) -> int:
-        """Train, and write the model file."""
-        from scantune import terminal
-        from scantune.settings import read_recipe
-        from scantune.workflow import PRECISIONS, Plan, train_model
-
-        given = {name: getattr(self, name) for name in ("iterations", "augment", "seed", "device", "compile")}
-        recipe = read_recipe(self.recipe)
-        recipe = replace(recipe, train=replace(recipe.train, **_given(given)))
-        plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps}))
-        checkpoint = self.out.with_name(f".{self.out.name}.run")
-        screen = terminal.console(stderr=True)
-        with terminal.TrainingDisplay(screen, recipe.train.iterations) as display:
-            model = train_model(
-                plan,
-                precision=self.precision,
-                command=_command(),
-                checkpoint=checkpoint,
-                log_dir=self.log,
-                on_progress=display.update,
-            )
-        model.save(self.out, PRECISIONS[self.precision])
-        checkpoint.unlink(missing_ok=True)
-        best = model.provenance
-        terminal.say(
-            terminal.console(),
-            f"{self.out}: validation Dice {best['validation_dice']:.3f} at iteration {best['best_iteration']}. "
-            f"Next: scantune fit {self.out} --data {self.recipe}",
-        )
-        return 0
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Compute a model's prior from its training scans, into the model file."""
-
-    model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """The model file; it gets the prior."""
-    data: Annotated[str, arg(metavar="RECIPE")]
-    """The recipe whose [data] table names the training scans."""
-    summarise: Flag = False
-    """Keep seven numbers per expert and none of any single subject."""
-    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
-    atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
-    """An exported atlas for simulated cohorts, where nilearn is not installed."""
-    label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated subjects are made."""
-
-    def run(self) -> int:
-        """Fit, and write the model file anew."""
-        from scantune import terminal
-        from scantune.modelfile import load
-        from scantune.settings import read_recipe
-        from scantune.workflow import PRECISIONS, Plan, fit_model
-
-        model = load(self.model)
-        plan = Plan.read(read_recipe(self.data), _given({"atlas": self.atlas, "label_maps": self.label_maps}))
-        with terminal.console(stderr=True).status("Fitting the prior"):
-            model = fit_model(model, plan, summarise=self.summarise, device=self.device, command=_command())
-        model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
-        terminal.say(terminal.console(), model.describe())
-        return 0
-
-
 COMMANDS: dict[str, Callable[..., Command]] = {
     "adapt": Adapt,
     "train": Train,
     "fit": Fit,
     "evaluate": Evaluate,
     "info": Info,
+    "demo": Demo,
 }
 """The verbs, in the order of the help."""
 
@@ -308,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
-        _complain("stopped. What is finished is kept; the same command goes on from there.")
+        _complain("stopped. What is finished is kept; adapt and train go on from there when given again.")
         return STOPPED
     except Exception as error:
         if "SCANTUNE_TRACEBACK" in os.environ:
@@ -318,15 +221,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
         )
         return UNFORESEEN
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _command() -> str:
-    """What was typed, for the record."""
-    return shlex.join(["scantune", *sys.argv[1:]])
 
 
 def _complain(sentence: str) -> None:

@@ -27,13 +27,16 @@ def find_device(name: str) -> torch.device:
     Raises:
         InputError: This machine has no such device.
     """
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if gpus else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = f"only {', '.join(gpus)}" if gpus else "no GPU"
         raise InputError(
-            f"The device {name} is not available: PyTorch finds none such here. Use auto or cpu."
+            f"The device {name} is not available, as PyTorch finds {found} on this machine; use "
+            f"{', '.join(['auto', *gpus])} or cpu."
         ) from error
     return device

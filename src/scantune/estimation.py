@@ -71,7 +71,7 @@ def estimate(
     source = Source(network, volumes, masks or [None] * len(volumes), batch)
     first = volumes[0][:1]
     chosen = choose_layers(network, first, layers)
-    task = Segmentation.detect(network(first), foreground)
+    task = Segmentation.detect(network, first, foreground)
     settings = patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
     scatter = PatchScatter(last or chosen[-1], settings, task)
 

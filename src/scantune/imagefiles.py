@@ -114,6 +114,8 @@ def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], he
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file written under a temporary name beside it and renamed when complete.
 
+    Its permissions are those that `open` gives: the user's umask on a new file, unchanged on one that was there.
+
     Raises:
         InputError: The file cannot be written; nothing of it is left.
     """
@@ -122,7 +124,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            temporary.touch()
+            mode = (path if path.exists() else temporary).stat().st_mode
             write(temporary)
+            if temporary.stat().st_mode != mode:  # safetensors makes a file of its own, for its owner only
+                temporary.chmod(mode)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

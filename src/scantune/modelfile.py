@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ FORMAT = 1
 
 BUNDLED = {"brain": "brain.safetensors"}
 """Models inside the package, by name."""
+
+COLUMN = 64
+"""Width of the second column of a description; with the first it fits a terminal."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +104,27 @@ class Model:
     def describe(self) -> str:
         """What is in the file, for a person to read."""
         weights = sum(parameter.numel() for parameter in self.network.parameters())
-        lines = [
-            f"model         {self.name} ({self.fingerprint})",
-            f"task          {self.task.name}: " + ", ".join(f"{n} = {v}" for n, v in self.labels.items()),
-            f"network       {self.architecture.get('kind', 'unet')}, {weights:,} weights",
-            "input         " + ", ".join(f"{k} {v}" for k, v in self.preprocessing.record().items()),
+        structures = ", ".join(f"{name} = {value}" for name, value in self.labels.items())
+        entries = [
+            ("model", [f"{self.name} ({self.fingerprint})"]),
+            ("task", textwrap.wrap(f"{self.task.name}: {structures}", COLUMN)),
+            ("network", _lines(self.architecture | {"weights": weights})),
+            ("input", _lines(self.preprocessing.record())),
+            ("prior", self._prior_lines()),
+            *((key.replace("_", " "), _lines(value)) for key, value in _telling(self.provenance)),
         ]
+        margin = 2 + max(len(key) for key, _ in entries)
+        return "\n".join(key.ljust(margin) + ("\n" + " " * margin).join(lines) for key, lines in entries)
+
+    def _prior_lines(self) -> list[str]:
         if self.prior is None:
-            lines.append("prior         none (the source and entropy methods work, foe methods do not)")
-        else:
-            families = ", ".join(
-                f"{sum(int(f.kept.sum()) for f in family.fields.values())} {name.upper()} experts"
-                for name, family in self.prior.families.items()
-            )
-            lines.append(
-                f"prior         {self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
-            )
-            lines += [f"              {note}" for note in self.prior.notes]
-        lines += [f"{key:<13} {value}" for key, value in self.provenance.items()]
-        return "\n".join(lines)
+            return ["none (the source and entropy methods work, foe methods do not)"]
+        families = ", ".join(
+            f"{sum(int(field.kept.sum()) for field in family.fields.values())} {name.upper()} experts"
+            for name, family in self.prior.families.items()
+        )
+        contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
+        return [line for text in (contents, *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
 
 
 def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
@@ -182,10 +188,41 @@ def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: 
 
 def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:
     if architecture.get("kind") == "unet":
-        return AdaptableNetwork.default(**{k: v for k, v in architecture.items() if k != "kind"})
+        with torch.random.fork_rng(devices=[]):  # the first weights are drawn, and replaced
+            return AdaptableNetwork.default(**{k: v for k, v in architecture.items() if k != "kind"})
     if network is None:
         raise InputError(
             f"The model's architecture is {architecture.get('kind')!r}, which is not built in; give network=, an "
             "instance of the network it was trained as."
         )
     return deepcopy(network)
+
+
+def _lines(value: Any) -> list[str]:
+    """A recorded value for a person: the entries of a dictionary in rows, anything else as it is."""
+    if not isinstance(value, Mapping):
+        return [_words(value)]
+    # A space that does not break keeps an entry's name and value on one line.
+    phrases = [phrase.replace(" ", "\N{NO-BREAK SPACE}") for phrase in _phrases(value)]
+    rows = textwrap.wrap(", ".join(phrases), COLUMN, break_long_words=False, break_on_hyphens=False)
+    return [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows] or ["nothing"]
+
+
+def _phrases(record: Mapping[str, Any]) -> list[str]:
+    """Names with values; a seed is written as it is typed."""
+    return [
+        f"{name.replace('_', ' ')} {value if name == 'seed' else _words(value)}" for name, value in _telling(record)
+    ]
+
+
+def _telling(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The entries that are not empty."""
+    return [(name, value) for name, value in record.items() if value is not None and value != ""]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({', '.join(_phrases(value))})"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

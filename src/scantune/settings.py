@@ -94,7 +94,7 @@ def read_recipe(source: str | Path) -> Recipe:
 
 
 def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: str) -> Settings:
-    """Make a settings dataclass from a table, refusing unknown names and wrong types.
+    """Make a settings dataclass from a table, refusing unknown names, missing ones and wrong types.
 
     Args:
         kind: The settings dataclass.
@@ -102,7 +102,7 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
         where: What the table is called in messages.
 
     Raises:
-        InputError: A name is unknown, or a value has the wrong type or lies out of range.
+        InputError: A name is unknown or missing, or a value has the wrong type or lies out of range.
     """
     hints = get_type_hints(kind)
     for name, value in table.items():
@@ -110,7 +110,11 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
             raise InputError(f"Unknown setting {name!r} in {where}; known: {', '.join(hints)}.")
         if not _fits(value, hints[name]):
             raise InputError(f"The setting {name} in {where} must be {_described(hints[name])}, got {value!r}.")
-    return kind(**table)
+    for entry in dataclasses.fields(kind):  # type: ignore[arg-type]
+        needed = entry.default is entry.default_factory is dataclasses.MISSING
+        if needed and entry.name not in table:
+            raise InputError(f"{where} must have the setting {entry.name}: {_described(hints[entry.name])}.")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
 
 
 def _recipe_text(source: str | Path) -> str:
@@ -129,6 +133,11 @@ def _recipe_text(source: str | Path) -> str:
 def _fits(value: object, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        return isinstance(value, list | tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
     if get_args(hint):
         return any(_fits(value, option) for option in get_args(hint))
     if hint is float:
@@ -139,6 +148,10 @@ def _fits(value: object, hint: Any) -> bool:
 def _described(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
+    if get_origin(hint) is dict:
+        return f"a table of names with {_described(get_args(hint)[1])} each"
+    if get_origin(hint) is tuple:
+        return f"a list [{', '.join(map(_described, get_args(hint)))}]"
     if get_args(hint):
         return " or ".join(_described(option) for option in get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "absent"}

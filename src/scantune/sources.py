@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,25 +87,39 @@ class Simulated(Source):
 
 @dataclass(frozen=True)
 class Files(Source):
-    """Image files and their label maps, paired by name."""
+    """Image files and their label maps, paired by name.
+
+    Every file counts as one person. Nothing here knows which files are of the same person: where someone was scanned
+    more than once, their files may land in both splits, and the validation Dice is then too high. Give one file each.
+    """
 
     images: str
     """Pattern of the images, such as data/*_T1w.nii.gz."""
     labels: str
     """Pattern of the label maps, such as data/*_tissue.nii.gz."""
-    structures: dict[str, int] = field(default_factory=dict)
-    """Label value of each structure, by name."""
+    structures: dict[str, int]
+    """Label value of each structure, by name, such as { GM = 2, WM = 3 }."""
     validation: float = 0.2
-    """Share of the subjects put aside for validation."""
+    """Share of the files put aside for validation, at most a half."""
+
+    def __post_init__(self) -> None:
+        values = list(self.structures.values())
+        if not values or min(values) < 1 or len(set(values)) < len(values):
+            raise InputError(
+                "The structures in [data] must be named with a label value of their own, above 0, each: structures = "
+                f"{{ GM = 2, WM = 3 }}, say; got {self.structures}."
+            )
+        if not 0 < self.validation <= 0.5:
+            raise InputError(f"The share validation in [data] must be above 0 and at most 0.5, got {self.validation}.")
 
     def names(self) -> dict[str, int]:
         """As the recipe names them."""
         return self.structures
 
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:  # noqa: ARG002
-        """Reads the cases of a split; every k-th subject in order of name is for validation."""
+        """Reads the cases of a split; every k-th file in order of name is for validation."""
         pairs = folder.pairs(self.images, self.labels)
-        step = max(2, round(1 / self.validation))
+        step = round(1 / self.validation)
         chosen = [pair for n, pair in enumerate(pairs) if (n % step == step - 1) == (split == "validation")]
         return (folder.read(pair, set(self.structures.values()) | {0}) for pair in chosen)
 
@@ -116,14 +130,11 @@ def read_source(table: Mapping[str, Any], where: str) -> Source:
         return settings_from_table(Simulated, table, where)
     if "images" not in table:
         raise InputError(f"{where} must say where the scans are: give cohort=, or images= and labels=.")
-    rest = {key: value for key, value in table.items() if key != "structures"}
-    structures = table.get("structures")
-    if not isinstance(structures, dict) or not structures:
-        raise InputError(f"{where} must name the structures and their label values: structures = {{ GM = 2, WM = 3 }}.")
-    return replace(settings_from_table(Files, rest, where), structures=structures)
+    return settings_from_table(Files, table, where)
 
 
 def describe(source: Source) -> dict[str, Any]:
     """A source as a model file records it: file names without their folders."""
     record = asdict(source)  # type: ignore[call-overload]
-    return {key: Path(value).name if key in ("atlas", "label_maps") else value for key, value in record.items()}
+    paths = ("atlas", "label_maps", "images", "labels")
+    return {key: Path(value).name if key in paths else value for key, value in record.items()}

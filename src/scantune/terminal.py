@@ -15,6 +15,7 @@ from rich.text import Text
 from scantune.batch import Observer, Outcome
 
 if TYPE_CHECKING:
+    from scantune.demo import Showing
     from scantune.evaluate import Summary
     from scantune.train import Progress as TrainingProgress
 
@@ -39,7 +40,7 @@ class Display(Observer):
         self.status = to.status("Loading the model")
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[done]}/{task.total} scans"),
             TimeElapsedColumn(),
             TextColumn("left:"),
@@ -73,12 +74,14 @@ class Display(Observer):
     def start(self, name: str) -> None:
         """Name the scan."""
         self.marks = [time.perf_counter()]
+        self.name = name
         self.progress.update(self.bar, description=name)
 
     def step(self, step: int, steps: int) -> None:
         """Move the bar; after the first steps, tell how long the run will take."""
         self.marks.append(time.perf_counter())
-        self.progress.update(self.bar, completed=self.done + step / steps)
+        where = f"{self.name}, step {step} of {steps}"
+        self.progress.update(self.bar, completed=self.done + step / steps, description=where)
         if step == min(4, steps):
             self._estimate(expected_seconds(self.marks, steps) * self.scans)
 
@@ -96,6 +99,20 @@ class Display(Observer):
             scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"
             say(self.console, f"{scans} to adapt to: about {duration(seconds)}, measured on the first steps.")
         self.estimated = True
+
+
+class DemoDisplay(Display):
+    """Shows the demo's run; where there is no terminal to draw a bar in, a line per scan."""
+
+    def __init__(self, to: Console) -> None:
+        super().__init__(to)
+        self.status.update("Loading the model and the atlas")
+
+    def end(self, outcome: Outcome) -> None:
+        """Count the scan."""
+        super().end(outcome)
+        if not self.console.is_terminal:
+            say(self.console, f"{self.done} of {self.scans}: {outcome.name}, {duration(outcome.entry['seconds'])}")
 
 
 def expected_seconds(marks: Sequence[float], steps: int) -> float:
@@ -154,6 +171,42 @@ def summary_table(summaries: "Sequence[Summary]") -> Table:
     return table
 
 
+def demo_table(showings: "Sequence[Showing]") -> Table:
+    """Lay out how the scans of the demo were segmented; the first, from the training site, is not adapted to."""
+    structures = ", ".join(showings[0].before)
+    caption = (
+        f"Simulated scans, so the truth is known. Dice: mean of {structures}; 1 is perfect.\n"
+        "Energy: how far the network's features are from those of its training scans.\n"
+        "The first scan is from the training site's scanner, for comparison."
+    )
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
+    table.add_column("Centre", overflow="fold")
+    for title in ("Dice", "Energy in nats", "Decision"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("Time", justify="right", no_wrap=True)
+    for showing in showings:
+        result, gain = showing.result, showing.dice_after - showing.dice_before
+        adapted = bool(result.trace)
+        table.add_row(
+            showing.centre,
+            Text(
+                _change(showing.dice_before, showing.dice_after, 3, adapted),
+                style="" if abs(gain) < 0.005 else "green" if gain > 0 else "red",
+            ),
+            _change(result.energy_before, result.energy_after, 4, adapted),
+            Text(result.decision.action, style=STYLES[result.decision.action]) if adapted else "not adapted",
+            f"{result.seconds:.1f} s" if adapted else "-",
+            end_section=not adapted,
+        )
+    return table
+
+
+def _change(before: float | None, after: float | None, digits: int, adapted: bool) -> str:
+    if before is None or after is None:
+        return "-"
+    return f"{before:.{digits}f} -> {after:.{digits}f}" if adapted else f"{before:.{digits}f}"
+
+
 def _time(outcome: Outcome) -> str:
     if outcome.status == "already done":
         return "earlier run"
@@ -193,12 +246,13 @@ class TrainingDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.console.is_terminal:
+            self.progress.stop()
 
     def update(self, at: "TrainingProgress") -> None:
         """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
         dice = "-" if at.dice is None else f"{at.dice:.3f}"
-        left = f"{at.seconds_left / 60:.1f} min"
+        left = duration(at.seconds_left)
         self.progress.update(self.task, completed=at.iteration, loss=f"{at.loss:.3f}", dice=dice, left=left)
         now = time.monotonic()
         if not self.console.is_terminal and now - self.shown > 20:

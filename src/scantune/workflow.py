@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from scantune.fit import fit
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Preprocessing
-from scantune.settings import Recipe
+from scantune.settings import Recipe, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import Source, describe, read_source
 from scantune.train import Progress, train
@@ -24,27 +24,47 @@ PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch
 
 
 @dataclass(frozen=True)
+class NetworkSettings:
+    """The table [network]: the default network for slices of one channel."""
+
+    classes: int
+    """Labels, background included; by default as many as the structures need."""
+    width: int = 16
+    """Channels of the first level of the U-Net."""
+
+    def __post_init__(self) -> None:
+        if self.classes < 2 or self.width < 1:
+            raise InputError(
+                f"The network needs at least 2 classes and a width of 1, got {self.classes} and {self.width}."
+            )
+
+
+@dataclass(frozen=True)
 class Plan:
     """A recipe with its tables read: everything that can be wrong with it is found before any work is done."""
 
     recipe: Recipe
     source: Source
     preprocessing: Preprocessing
-    network: dict[str, Any]
+    network: NetworkSettings
 
     @classmethod
     def read(cls, recipe: Recipe, data: Mapping[str, Any] | None = None) -> "Plan":
         """Reads a recipe's tables; entries of `data` replace those of its table [data]."""
         source = read_source({**recipe.data, **(data or {})}, f"[data] of the recipe {recipe.name}")
-        known = {"classes", "channels", "dimensions", "width"}
-        unknown = sorted(set(recipe.network) - known)
-        if unknown:
+        needed = 1 + max(source.names().values())
+        network = settings_from_table(
+            NetworkSettings, {"classes": needed, **recipe.network}, f"[network] of the recipe {recipe.name}"
+        )
+        if network.classes < needed:
             raise InputError(
-                f"Unknown setting {unknown[0]!r} in [network] of the recipe {recipe.name}; "
-                f"known: {', '.join(sorted(known))}."
+                f"The network of the recipe {recipe.name} must have {needed} classes or more, for labels up to "
+                f"{needed - 1}, but [network] says {network.classes}; leave classes out to get as many as needed."
             )
-        network = {"classes": 1 + max(source.names().values()), **recipe.network}
-        return cls(recipe, source, Preprocessing.from_record(recipe.preprocessing), network)
+        preprocessing = settings_from_table(
+            Preprocessing, recipe.preprocessing, f"[preprocessing] of the recipe {recipe.name}"
+        )
+        return cls(recipe, source, preprocessing, network)
 
     def examples(self, split: Literal["train", "validation"]) -> list[Example]:
         """The prepared cases of a split, with their references."""
@@ -68,12 +88,14 @@ def train_model(
     """Trains the network of a plan; its weights come back in the precision they are to be stored in."""
     started = time.perf_counter()
     settings = plan.recipe.train
-    torch.manual_seed(stream(settings.seed, 0, 0))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(settings.seed, 0, 0))
+        network = AdaptableNetwork.default(**asdict(plan.network))
     trained = train(
         plan.examples("train"),
         plan.examples("validation"),
         settings,
-        network=AdaptableNetwork.default(**plan.network),
+        network=network,
         checkpoint=checkpoint,
         on_progress=on_progress,
         log_dir=log_dir,
@@ -83,7 +105,7 @@ def train_model(
         network=trained.network.cpu(),
         labels=plan.source.names(),
         preprocessing=plan.preprocessing,
-        architecture={"kind": "unet", **plan.network},
+        architecture={"kind": "unet", **asdict(plan.network)},
         provenance={
             "command": command,
             "recipe": plan.recipe.name,
@@ -104,5 +126,5 @@ def fit_model(model: Model, plan: Plan, *, summarise: bool = False, device: str 
     """Fits the prior of a model on the training cases of a plan."""
     cases = (case for _, case in plan.source.prepared("train", model.preprocessing, find_device(device)))
     fitted = fit(model, cases, summarise=summarise, device=device)
-    fitted.provenance.update({"fit command": command, "fit data": describe(plan.source)})
-    return fitted
+    record = {"fit command": command, "fit data": describe(plan.source)}
+    return replace(fitted, provenance=fitted.provenance | record)

@@ -1,5 +1,6 @@
 """Any images and labels: two file patterns, paired by the names of their files."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,11 @@ class Pair:
 def pairs(images: str, labels: str) -> list[Pair]:
     """Pairs the files of two patterns by what their names have in common, in order of name.
 
-    The name of a file is what the pattern's `*` stands for, or the file's own name without its ending and closing word
-    (`_labels`, `_seg`, ...) where the pattern has none.
+    The name of a file is what the pattern's `*` stand for, in folders too, or the file's own name without its ending
+    and closing word (`_labels`, `_seg`, ...) where the pattern has none. `**` stands for any folders and gives no name.
+
+    Raises:
+        InputError: A pattern matches nothing, a file has no partner, or two have the same name.
     """
     found, references = _named(images), _named(labels)
     for pattern, files in ((images, found), (labels, references)):
@@ -42,13 +46,24 @@ def read(pair: Pair, allowed: Collection[int]) -> Case:
 
 
 def _named(pattern: str) -> dict[str, Path]:
-    root = Path(pattern).anchor or "."
-    relative = str(Path(pattern).relative_to(root)) if Path(pattern).anchor else pattern
-    before, star, after = Path(pattern).name.partition("*")
+    whole = Path(pattern).expanduser()
+    root = Path(whole.anchor)
+    relative = whole.relative_to(root).as_posix()
+    try:
+        paths = sorted(path for path in root.glob(relative) if path.is_file())
+    except (ValueError, IndexError) as error:  # the latter for an empty pattern, in Python 3.11
+        raise InputError(f"{pattern} is not a file pattern ({error}); write one such as data/*_T1w.nii.gz.") from error
     names: dict[str, Path] = {}
-    for path in sorted(Path(root).glob(relative)):
-        name = path.name.removeprefix(before).removesuffix(after) if star else split_name(path)[0]
+    for path in paths:
+        name = _starred(relative, path.relative_to(root).as_posix()) or split_name(path)[0]
         if name in names:
             raise InputError(f"{names[name]} and {path} have the same name {name}; give every scan a name of its own.")
         names[name] = path
     return names
+
+
+def _starred(pattern: str, path: str) -> str:
+    """What the stars of a pattern stand for in a path, each thing once; empty where there is no star."""
+    expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
+    found = re.fullmatch(expression, path)
+    return "_".join(dict.fromkeys(found.groups())) if found else ""

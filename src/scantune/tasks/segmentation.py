@@ -17,6 +17,9 @@ Foreground = Iterable[int] | Callable[[Any], Tensor] | None
 
 ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid", "none")
 
+TOLERANCE = 1e-3
+"""How far probabilities may be off by rounding."""
+
 
 @dataclass(frozen=True)
 class Segmentation(Task):
@@ -39,14 +42,24 @@ class Segmentation(Task):
     rule: Callable[[Any], Tensor] | None = None
 
     @classmethod
-    def detect(cls, output: Any, foreground: Foreground = None) -> Self:
-        """Reads off an output whether it holds logits or probabilities, of exclusive classes or not."""
+    @torch.no_grad()
+    def detect(cls, network: Callable[[Tensor], Any], images: Tensor, foreground: Foreground = None) -> Self:
+        """Finds out whether a network gives logits or probabilities, of exclusive classes or not.
+
+        Logits may happen to lie between 0 and 1 on a scan; probabilities do so on whatever they are made from, strong
+        noise included.
+
+        Args:
+            network: The network, in evaluation mode.
+            images: What it is made for, `(slices, channels, *spatial)`.
+            foreground: What counts as foreground.
+        """
         if callable(foreground):
-            return replace(cls.detect(output), rule=foreground)
+            return replace(cls.detect(network, images), rule=foreground)
         structures = None if foreground is None else tuple(foreground)
-        values = main_output(output).detach().float()
-        bounded = bool((values >= 0).all() & (values <= 1).all())
-        sums_to_one = bool(torch.allclose(values.sum(1), torch.ones_like(values.sum(1)), atol=1e-3))
+        values = main_output(network(images)).float()
+        bounded = _bounded(values) and _bounded(main_output(network(_strong_noise(images))).float())
+        sums_to_one = bool(torch.allclose(values.sum(1), torch.ones_like(values.sum(1)), atol=TOLERANCE))
         exclusive = values.shape[1] > 1 and (not bounded or sums_to_one)
         activation: Activation = "none" if bounded else ("softmax" if exclusive else "sigmoid")
         return cls(activation, exclusive, structures)
@@ -101,6 +114,17 @@ class Segmentation(Task):
         """From JSON."""
         structures = record["structures"]
         return cls(record["activation"], record["exclusive"], None if structures is None else tuple(structures))
+
+
+def _bounded(values: Tensor) -> bool:
+    """Whether no value says that it is no probability; NaN, which noise may lead to, says nothing."""
+    return not bool(((values < -TOLERANCE) | (values > 1 + TOLERANCE)).any())
+
+
+def _strong_noise(images: Tensor) -> Tensor:
+    """The same noise each time, of both signs, some 10,000 times as strong as scans are."""
+    generator = torch.Generator().manual_seed(0)
+    return (1e4 * torch.randn(images.shape, generator=generator)).to(images)
 
 
 def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:

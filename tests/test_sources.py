@@ -1,0 +1,222 @@
+"""Where training cases come from: files paired by their names, and simulated cohorts."""
+
+from dataclasses import replace
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from scantune.datasets import folder
+from scantune.errors import InputError, ScanError
+from scantune.preprocess import Preprocessing
+from scantune.simulate import COHORTS, Anatomy, label_maps
+from scantune.sources import Files, Simulated, describe, read_source
+from test_simulate import toy_map
+
+BRAIN = COHORTS["brain"]
+CPU = torch.device("cpu")
+WHERE = "[data] of the recipe toy"
+
+
+def write_pair(image, labels, values=(0, 1, 2), shift=0.0):
+    """A made-up scan and its label map, on one grid unless shifted."""
+    rng = np.random.default_rng(0)
+    affine = np.diag([1.0, 1.0, 3.0, 1.0])
+    moved = affine + np.pad([[shift]], ((0, 3), (3, 0)))
+    for path, volume, grid in (
+        (image, rng.random((6, 5, 2), dtype=np.float32), affine),
+        (labels, rng.choice(np.array(values, np.uint8), (6, 5, 2)), moved),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nibabel.save(nibabel.Nifti1Image(volume, grid), path)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder that the command runs in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory):
+    """An exported anatomy of toy brains."""
+    path = tmp_path_factory.mktemp("atlas") / "atlas.npz"
+    label_maps([toy_map()]).save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "files"),
+    [
+        ("data/*_T1w.nii", "data/*_tissue.nii", [("data/a_T1w.nii", "data/a_tissue.nii")]),
+        ("./i/*.nii", "l/*_seg.nii", [("i/a.nii", "l/a_seg.nii"), ("i/b.nii", "l/b_seg.nii")]),
+        ("*/T1.nii", "*/labels.nii", [("a/T1.nii", "a/labels.nii"), ("b/T1.nii", "b/labels.nii")]),
+        ("s-*/s-*_w-*_T1.nii", "s-*_w-*_seg.nii", [("s-1/s-1_w-2_T1.nii", "s-1_w-2_seg.nii")]),
+        ("**/i-*.nii", "**/l-*.nii", [("x/y/i-1.nii", "z/l-1.nii"), ("x/i-2.nii", "l-2.nii")]),
+        ("T?-*.nii", "L?-*.nii", [("T1-a.nii", "L7-a.nii")]),
+        ("scan.nii", "scan_labels.nii", [("scan.nii", "scan_labels.nii")]),
+        ("t[12].nii", "t[12]_seg.nii", [("t1.nii", "t1_seg.nii"), ("t2.nii", "t2_seg.nii")]),
+    ],
+)
+@pytest.mark.parametrize("absolute", [False, True])
+def test_files_are_paired_by_what_the_stars_stand_for(here, images, labels, files, absolute):
+    for name in (name for pair in files for name in pair):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).touch()
+    root = f"{here}/" if absolute else ""
+    found = folder.pairs(root + images, root + labels)
+    relative = {tuple(path.resolve().relative_to(here).as_posix() for path in (p.image, p.labels)) for p in found}
+    assert relative == set(files)
+
+
+def test_pairs_come_in_order_of_name(here):
+    for name in ("c", "a", "b"):
+        write_pair(here / f"{name}_T1w.nii", here / f"{name}_seg.nii")
+    (here / "folder_T1w.nii").mkdir()  # not a file, so not an image
+    assert [pair.image.name[0] for pair in folder.pairs("*_T1w.nii", "*_seg.nii")] == ["a", "b", "c"]
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here / "home"))
+    write_pair(here / "home" / "a.nii", here / "home" / "a_seg.nii")
+    assert [pair.image for pair in folder.pairs("~/?.nii", "~/*_seg.nii")] == [here / "home" / "a.nii"]
+
+
+@pytest.mark.parametrize(
+    ("files", "images", "labels", "told"),
+    [
+        (["a_T1.nii", "b_T1.nii", "a_seg.nii"], "*_T1.nii", "*_seg.nii", r"1 of the files .* no partner \(first: b\)"),
+        (["a_T1.nii", "a_seg.nii", "c_seg.nii"], "*_T1.nii", "*_seg.nii", r"no partner \(first: c\)"),
+        (["a_T1.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_seg.nii"),
+        (["a_seg.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_T1.nii"),
+        (["x/a_T1.nii", "y/a_T1.nii", "a_seg.nii"], "**/*_T1.nii", "*_seg.nii", "have the same name a; give every"),
+        (["a_T1.nii"], "", "*_seg.nii", "is not a file pattern"),
+        (["a_T1.nii"], "a**b/*_T1.nii", "*_seg.nii", r"a\*\*b/.* is not a file pattern"),
+    ],
+)
+def test_files_that_cannot_be_paired_are_told(here, files, images, labels, told):
+    for name in files:
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).touch()
+    with pytest.raises(InputError, match=told):
+        folder.pairs(images, labels)
+
+
+def test_a_pair_is_read_as_a_case_with_its_reference(here):
+    write_pair(here / "a_T1w.nii", here / "a_seg.nii")
+    case = folder.read(folder.pairs("*_T1w.nii", "*_seg.nii")[0], {0, 1, 2})
+    assert case.name == "a_T1w"
+    np.testing.assert_array_equal(case.image, nibabel.load("a_T1w.nii").get_fdata(dtype=np.float32))
+    np.testing.assert_array_equal(case.reference, np.asarray(nibabel.load("a_seg.nii").dataobj))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"values": (0, 1, 7)}, "a_seg.nii has unknown labels: expected only 0, 1, 2, but it also holds 7"),
+        ({"shift": 2.0}, "a_seg must lie on the grid of a_T1w, but is up to 2 mm away"),
+    ],
+)
+def test_label_maps_that_do_not_belong_are_refused(here, wrong, told):
+    write_pair(here / "a_T1w.nii", here / "a_seg.nii", **wrong)
+    files = Files("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2})
+    with pytest.raises(ScanError, match=told):
+        list(files.cases("train", CPU))
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.2, "ej"), (0.5, "bdfhj"), (0.3, "cfi")])
+def test_every_file_is_in_one_split(here, share, chosen):
+    for name in "abcdefghij":
+        write_pair(here / f"{name}.nii", here / f"{name}_seg.nii")
+    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, validation=share)
+    train, validation = ([case.name for case in files.cases(split, CPU)] for split in ("train", "validation"))
+    assert validation == list(chosen)
+    assert sorted(train + validation) == list("abcdefghij")
+    assert files.names() == {"rim": 1, "core": 2}
+
+
+FILES = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}}
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, r"\[data\] of the recipe toy must say where the scans are: give cohort=, or images= and labels="),
+        ({"cohort": "brian"}, "Unknown cohort 'brian'. Available: brain"),
+        ({"cohort": "brain", "train": "many"}, "train in .* must be a whole number, got 'many'"),
+        ({"cohort": "brain", "images": "*.nii"}, "Unknown setting 'images'"),
+        ({"images": "*.nii", "structures": {"GM": 2}}, "must have the setting labels: text"),
+        ({"images": "*.nii", "labels": "*_seg.nii"}, "setting structures: a table of names with a whole number each"),
+        (FILES | {"structures": {"GM": "two"}}, r"a table of names with a whole number each, got \{'GM': 'two'\}"),
+        (FILES | {"structures": 2}, "a table of names with a whole number each, got 2"),
+        (FILES | {"structures": {}}, r"structures = \{ GM = 2, WM = 3 \}, say; got \{\}"),
+        (FILES | {"structures": {"GM": 0}}, "above 0, each"),
+        (FILES | {"structures": {"GM": 1, "WM": 1}}, "of their own"),
+        (FILES | {"validation": 0.0}, "above 0 and at most 0.5, got 0.0"),
+        (FILES | {"validation": 0.7}, "above 0 and at most 0.5, got 0.7"),
+    ],
+)
+def test_a_data_table_that_cannot_be_right_is_refused(table, told):
+    with pytest.raises(InputError, match=told):
+        read_source(table, WHERE).names()
+
+
+def test_the_data_table_tells_files_from_simulation():
+    assert read_source(FILES, WHERE) == Files("*.nii", "*_seg.nii", {"GM": 2})
+    simulated = read_source({"cohort": "brain", "train": 3}, WHERE)
+    assert simulated == Simulated("brain", train=3)
+    assert simulated.names() == {"CSF": 1, "GM": 2, "WM": 3}
+
+
+def test_simulated_cases_are_those_of_the_cohort(atlas):
+    source = Simulated("brain", train=2, validation=1, slices=1, seed=5, atlas=atlas)
+    anatomy = Anatomy.load(atlas)
+    for split, count in (("train", 2), ("validation", 1)):
+        expected = BRAIN.cases(BRAIN.source, split, seed=5, anatomy=anatomy, count=count, slices=1)
+        for ours, theirs in zip(source.cases(split, CPU), expected, strict=True):
+            np.testing.assert_array_equal(ours.image, theirs.image)
+            assert ours.name == theirs.name
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_half_of_the_simulated_subjects_are_made_from_label_maps(atlas, tmp_path, exported):
+    small = toy_map().labels[::-1, 4:-4]
+    nibabel.save(nibabel.Nifti1Image(small, np.diag([4.0, 4.0, 4.0, 1.0])), tmp_path / "real.nii")
+    real = label_maps(tmp_path)
+    if exported:
+        real.save(tmp_path / "real.npz")
+    maps = tmp_path / "real.npz" if exported else tmp_path
+    source = Simulated("brain", centre=BRAIN.source, train=1, slices=1, atlas=atlas, label_maps=str(maps))
+    mixture = Anatomy.load(atlas).mixed_with(real)
+    expected = next(BRAIN.cases(BRAIN.source, "train", anatomy=mixture, count=1, slices=1))
+    np.testing.assert_array_equal(next(source.cases("train", CPU)).image, expected.image)
+
+
+def test_without_an_atlas_the_cohorts_own_anatomy_is_used(atlas, monkeypatch):
+    monkeypatch.setitem(COHORTS, "brain", replace(BRAIN, anatomy=lambda: Anatomy.load(atlas)))
+    ours, theirs = (next(Simulated("brain", slices=1, atlas=path).cases("train", CPU)) for path in ("", atlas))
+    np.testing.assert_array_equal(ours.image, theirs.image)
+
+
+def test_a_centre_that_is_not_for_training_is_refused(atlas):
+    with pytest.raises(InputError, match="Unknown split 'train' of centre pd-3T. Available: test"):
+        Simulated("brain", centre="pd-3T", atlas=atlas).cases("train", CPU)
+
+
+def test_prepared_cases_keep_their_names(here):
+    write_pair(here / "a.nii", here / "a_seg.nii")
+    files, preprocessing = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}), Preprocessing(size=(8, 8))
+    [(name, prepared)] = files.prepared("train", preprocessing, CPU)
+    assert name == "a"
+    assert prepared.volume.shape == (2, 1, 8, 8)
+    assert prepared.reference.shape == (2, 8, 8)
+
+
+def test_no_folder_of_the_machine_is_recorded():
+    simulated = Simulated("brain", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7)
+    record = describe(simulated)
+    assert (record["atlas"], record["label_maps"], record["train"]) == ("atlas.npz", "maps", 7)
+    files = describe(Files("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
+    assert files == {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}

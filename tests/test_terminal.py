@@ -1,0 +1,90 @@
+"""What the command line shows while it works, on a terminal and in a log file."""
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from scantune.batch import Outcome
+from scantune.terminal import Display, TrainingDisplay, console, listed, outcome_table
+from scantune.train import Progress
+
+
+@pytest.fixture
+def screen():
+    """A terminal, and what was drawn on it, without the codes that move and colour."""
+
+    def drawn():
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.file.getvalue())
+
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120, markup=False, highlight=False)
+    return SimpleNamespace(console=terminal, drawn=drawn)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr("scantune.terminal.time", SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
+
+
+def test_training_is_a_bar_with_loss_dice_and_the_time_left_on_a_terminal(screen):
+    with TrainingDisplay(screen.console, iterations=200) as display:
+        display.update(Progress(50, 200, loss=0.71234, dice=None, seconds_left=30.0))
+        display.progress.refresh()
+        display.update(Progress(150, 200, loss=0.25, dice=0.8125, seconds_left=7800.0))
+    drawn = screen.drawn()
+    assert re.search(r"50/200 +loss 0.712 +Dice - .*left: 30 s", drawn)
+    assert re.search(r"150/200 +loss 0.250 +Dice 0.81[23] .*left: 2 h 10 min", drawn)
+
+
+def test_training_is_a_line_now_and_then_in_a_log(capsys, clock):
+    with TrainingDisplay(console(stderr=True), iterations=200) as display:
+        for iteration in range(10, 101, 10):  # a look every 9 seconds, a line every third: at least 20 seconds apart
+            clock.seconds += 9.0
+            display.update(Progress(iteration, 200, loss=0.5, dice=0.75, seconds_left=100.0))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{iteration}/200  loss 0.500  Dice 0.750  left 2 min" for iteration in (30, 60, 90)]
+
+
+def test_adapting_is_a_bar_with_the_scans_name_on_a_terminal(screen):
+    kept = Outcome("sub-[1]", "done", {"decision": "kept", "reason": ""})
+    failed = Outcome("sub-2", "failed", {"decision": "failed", "reason": "torn"})
+    with Display(screen.console) as display:
+        display.begin(["sub-[1]", "sub-2"])
+        for outcome in (kept, failed):
+            display.start(outcome.name)
+            display.step(1, 1)
+            display.progress.refresh()
+            display.end(outcome)
+    drawn = screen.drawn()
+    assert "Loading the model" in drawn
+    assert "sub-[1]" in drawn
+    assert "1/2 scans" in drawn
+    assert "2 scans to adapt to: about 1 s" in drawn
+    assert "sub-2 failed." in drawn
+
+
+def test_the_table_tells_energies_decisions_and_times(screen):
+    screen.console.print(
+        outcome_table(
+            [
+                Outcome("a", "done", {"decision": "kept", "energy_before": 2.0, "energy_after": 1.5, "seconds": 3.21}),
+                Outcome("b", "already done", {"decision": "rolled back"}),
+                Outcome("c", "failed", {"decision": "failed", "reason": "torn"}),
+            ]
+        )
+    )
+    rows = [line.split() for line in screen.drawn().splitlines()]
+    assert ["a", "2.0000", "->", "1.5000", "kept", "3.2", "s"] in rows
+    assert ["b", "-", "rolled", "back", "earlier", "run"] in rows
+    assert ["c", "-", "failed", "-"] in rows
+
+
+def test_long_lists_of_files_are_cut(tmp_path):
+    files = [tmp_path / f"{name}.nii" for name in "abcdefg"]
+    assert listed(files) == "a.nii, b.nii, c.nii, d.nii, e.nii and 2 more"
+    assert listed(files[:2]) == "a.nii, b.nii"
