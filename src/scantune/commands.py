@@ -109,15 +109,15 @@ class Fit:
 
 @dataclass(frozen=True)
 class Demo:
-    """Show what adaptation does: a model, and simulated scans of scanners it does not know."""
+    """Show what adaptation does, on simulated scans of other scanners."""
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
     """Gets a figure per scan and demo.csv with the scores."""
     model: Annotated[str, arg(metavar="MODEL")] = "brain"
     """A model file of brain tissues, or the name of a model that comes with scantune."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """The simulated centres to adapt to."""
-    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
+    """The simulated centres to adapt to, such as pd-3T."""
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: half of adapt's)")] = None
     """The number of steps per scan."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
     """Where to compute; auto takes a GPU where there is one."""

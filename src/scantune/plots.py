@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scantune.errors import InputError
 from scantune.imagefiles import write_whole
 from scantune.results import Result
 
@@ -54,6 +55,9 @@ def case_figure(
         title: Stands above everything.
         captions: Stand below the panels `Image`, `Reference`, `Before`, `After`, such as scores.
         floor: The least possible energy, from the prior.
+
+    Raises:
+        InputError: The scan was given as a tensor.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -63,7 +67,7 @@ def case_figure(
     columns = 1 + len(maps)
     with matplotlib.rc_context(_STYLE):
         aspect = pixel_aspect(result)
-        tall = _PANEL * picture.shape[0] * aspect / picture.shape[1]
+        tall = max(_PANEL * picture.shape[0] * aspect / picture.shape[1], 1.5)
         figure = Figure(figsize=(_PANEL * columns + 0.6, 2 * tall + 1.6), facecolor=_GROUND, layout="constrained")
         grid = figure.add_gridspec(2, columns)
         panels = [figure.add_subplot(grid[0, column]) for column in range(columns)]
@@ -123,7 +127,7 @@ def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> Non
             panel.plot(steps, [row[key] for row in result.trace], color=colour, linewidth=2, label=name)
     shown = "cnn" if "cnn" in result.trace[0] else "objective"
     best = result.facts.get("best_step")
-    if best is not None:
+    if best is not None and result.decision.action == "kept":
         chosen = result.trace[best][shown]
         panel.plot([best], [chosen], "o", color=COLOURS[2], markersize=7, label="chosen step", clip_on=False)
     if floor is not None and "cnn" in result.trace[0]:
@@ -136,9 +140,10 @@ def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> Non
 
 
 def _scale(panel: "Axes") -> None:
-    """Give the nats a logarithmic axis with plain numbers, where all of them are positive."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+    """Count steps in whole numbers, and nats on a logarithmic axis where all of them are positive."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if min(float(np.min(line.get_ydata())) for line in panel.lines) <= 0:
         return
     panel.set_yscale("log")
@@ -162,7 +167,8 @@ def pixel_aspect(result: Result) -> float:
 
 def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
     """Intensities and label maps by name of one slice, cut to what there is to see, `(height, width)`."""
-    assert result.prepared is not None
+    if result.prepared is None:
+        raise InputError("Only a scan from a file or a case can be drawn; a tensor does not say how its slices lie.")
     volumes = {"Before": result.source.prediction, "After": result.adapted.prediction}
     if result.prepared.reference is not None:
         volumes = {"Reference": result.prepared.reference, **volumes}
@@ -206,11 +212,11 @@ def _mark_sides(panel: "Axes", result: Result) -> None:
     world = int(np.abs(direction).argmax())
     start, end = (("L", "R"), ("P", "A"), ("I", "S"))[world][:: 1 if direction[world] > 0 else -1]
     for at, letter, side in ((0.02, start, "left"), (0.98, end, "right")):
-        panel.text(at, 0.5, letter, ha=side, va="center", transform=panel.transAxes, color=_FAINT)
+        panel.text(at, 0.98, letter, ha=side, va="top", transform=panel.transAxes, color=_FAINT)
 
 
 def _legend(figure: "Figure", colours: Mapping[str, str]) -> None:
     from matplotlib.patches import Patch
 
     named = [Patch(color=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=named, loc="outside lower center", ncols=len(named), frameon=False)
+    figure.legend(handles=named, loc="outside lower center", ncols=min(len(named), 6), frameon=False)

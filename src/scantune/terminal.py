@@ -175,9 +175,9 @@ def demo_table(showings: "Sequence[Showing]") -> Table:
     """Lay out how the scans of the demo were segmented; the first, from the training site, is not adapted to."""
     structures = ", ".join(showings[0].before)
     caption = (
-        f"Simulated scans, so the truth is known. Dice: mean of {structures}; 1 is perfect.\n"
+        f"Simulated scans, so the truth is known. Dice: mean of {structures}.\n"
         "Energy: how far the network's features are from those of its training scans.\n"
-        "The first scan is from the training site's scanner, for comparison."
+        "The first scan is from the scanner that the network was trained for."
     )
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     table.add_column("Centre", overflow="fold")

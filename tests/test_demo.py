@@ -1,0 +1,190 @@
+"""The demonstration: simulated scans, adapted to, scored and drawn."""
+
+import csv
+import dataclasses
+import re
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from sklearn.metrics import f1_score
+
+from scantune import AdaptableNetwork, FieldOfExperts, Model
+from scantune.batch import Observer
+from scantune.cli import main
+from scantune.demo import demo
+from scantune.errors import InputError
+from scantune.evaluate import COLUMNS
+from scantune.guard import Decision
+from scantune.preprocess import Preprocessing
+from scantune.scans import LabelMap
+from scantune.simulate import COHORTS, label_maps
+
+SHAPE = {"classes": 4, "channels": 1, "dimensions": 2, "width": 2}
+BRAIN = COHORTS["brain"]
+SHIFTED = [name for name in BRAIN.centres if name != BRAIN.source]
+
+
+@pytest.fixture(scope="module")
+def anatomy():
+    """Nested ellipsoids, 4 mm: CSF around grey around white matter."""
+    x, y, z = np.meshgrid(*[4.0 * (np.arange(n) - (n - 1) / 2) for n in (40, 48, 28)], indexing="ij")
+    radius = np.sqrt((x / 62) ** 2 + (y / 80) ** 2 + (z / 80) ** 2)
+    labels = np.select([radius < 0.7, radius < 0.9, radius < 1], [1, 2, 13], 0).astype(np.uint8)
+    return label_maps([LabelMap("toy", labels, np.diag([4.0, 4.0, 4.0, 1.0]))])
+
+
+@pytest.fixture(scope="module")
+def model(anatomy):
+    """An untrained network and its prior, on 4 mm pixels."""
+    torch.manual_seed(3)
+    network = AdaptableNetwork.default(**SHAPE).eval()
+    preprocessing = Preprocessing(size=(52, 44), spacing=4.0, content="nonzero")
+    cases = BRAIN.cases(BRAIN.source, "train", anatomy=anatomy, count=2, slices=3)
+    prior = FieldOfExperts.fit(network, [preprocessing.apply(case).volume for case in cases])
+    return Model(network, dict(BRAIN.labels), preprocessing, {"kind": "unet", **SHAPE}, prior=prior, name="toy")
+
+
+class Diary(Observer):
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, names):
+        self.seen.append(tuple(names))
+
+    def start(self, name):
+        self.seen.append(name)
+
+    def step(self, step, steps):
+        self.seen.append((step, steps))
+
+    def end(self, outcome):
+        self.seen.append((outcome.name, outcome.entry["decision"]))
+
+
+@pytest.fixture(scope="module")
+def run(model, anatomy, tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "new"
+    diary = Diary()
+    showings = demo(model, out, centres=["pd-3T", "ir-3T", "pd-3T"], steps=1, anatomy=anatomy, observer=diary)
+    return out, showings, diary
+
+
+def test_the_source_centre_is_the_reference_and_each_chosen_centre_is_adapted_to_once(run):
+    _, (source, *shifted), diary = run
+    assert source.centre == BRAIN.source
+    assert source.figure is None
+    assert source.dice_before == source.dice_after
+    assert source.result.decision.action == "skipped"
+    assert [showing.centre for showing in shifted] == ["pd-3T", "ir-3T"]
+    for showing in shifted:
+        assert showing.result.facts["method"] == "foe-cnn-pca"
+        assert showing.result.facts["preset"] == "fast"
+        assert len(showing.result.trace) == 2
+    decisions = [(showing.centre, showing.result.decision.action) for showing in shifted]
+    assert diary.seen == [
+        *(("pd-3T", "ir-3T"), "pd-3T", (1, 1), decisions[0]),
+        *("ir-3T", (1, 1), decisions[1]),
+    ]
+
+
+def test_scans_are_those_of_the_cohorts_test_subjects_with_eight_slices(run, anatomy):
+    for showing in run[1]:
+        case = next(BRAIN.cases(showing.centre, "test", anatomy=anatomy, slices=8))
+        np.testing.assert_array_equal(showing.result.case.image, case.image)
+        np.testing.assert_array_equal(showing.result.case.reference, case.reference)
+
+
+def test_dice_is_scored_on_the_scans_own_grid(run):
+    for showing in run[1]:
+        case, result = showing.result.case, showing.result
+        for found, mean in ((result.source_prediction, showing.dice_before), (result.prediction, showing.dice_after)):
+            assert found.shape == case.reference.shape
+            wanted = f1_score(case.reference.ravel(), found.ravel(), labels=[1, 2, 3], average="macro")
+            assert mean == pytest.approx(wanted, abs=1e-12)
+
+
+def test_every_score_is_in_the_file(run):
+    out, showings, _ = run
+    with (out / "demo.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    found = {(row["site"], row["method"], row["structure"]): float(row["dice"]) for row in rows}
+    wanted = {}
+    for showing in showings:
+        for method, scores in (("source", showing.before), ("foe-cnn-pca", showing.after)):
+            if showing.figure or method == "source":
+                wanted |= {(showing.centre, method, name): dice for name, dice in scores.items()}
+    assert len(rows) == len(wanted) == 3 + 2 * 6
+    assert found == pytest.approx(wanted, abs=1e-6)
+    assert {row["cohort"] for row in rows} == {"brain"}
+    assert tuple(rows[0]) == COLUMNS[:7]
+
+
+def test_each_shifted_centre_has_a_figure(run):
+    out, (_, *shifted), _ = run
+    assert sorted(path.name for path in out.iterdir()) == ["demo.csv", "ir-3T.png", "pd-3T.png"]
+    for showing in shifted:
+        assert showing.figure == out / f"{showing.centre}.png"
+        picture = imread(showing.figure)[..., :3]
+        assert picture.shape[1] > 1000
+        assert np.median(picture) < 0.1  # dark ground
+
+
+@pytest.mark.parametrize("name", ["mars-7T", BRAIN.source])
+def test_an_unknown_centre_is_told_with_those_there_are(name, tmp_path):
+    with pytest.raises(InputError, match=f"no shifted centre '{name}'.*Available: {', '.join(SHIFTED)}"):
+        demo("brain", tmp_path, centres=["pd-3T", name])
+
+
+def test_a_folder_that_takes_no_files_is_told_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file cannot be written"):
+        demo("no such model", tmp_path / "file")
+
+
+def test_a_model_that_cannot_be_shown_is_refused(model, anatomy, tmp_path):
+    other = dataclasses.replace(model, labels={"heart": 1})
+    with pytest.raises(InputError, match="CSF = 1, GM = 2, WM = 3, but the model toy has heart = 1"):
+        demo(other, tmp_path, anatomy=anatomy)
+    bare = dataclasses.replace(model, prior=None)
+    with pytest.raises(InputError, match="needs a prior"):
+        demo(bare, tmp_path, anatomy=anatomy)
+
+
+@pytest.fixture
+def typed(model, anatomy, tmp_path, monkeypatch):
+    """Words of the command, on a cohort whose anatomy is quickly made."""
+    monkeypatch.setitem(COHORTS, "brain", dataclasses.replace(BRAIN, anatomy=lambda: anatomy))
+    model.save(tmp_path / "toy.safetensors")
+    words = ["demo", "--model", str(tmp_path / "toy.safetensors"), "--out", str(tmp_path / "out")]
+    return [*words, "--centres", "pd-3T", "--steps", "1", "--device", "cpu"]
+
+
+def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, capsys):
+    assert main(typed) == 0
+    shown = capsys.readouterr()
+    assert "Simulated scans" in shown.out
+    assert re.search(rf"{BRAIN.source} +0\.\d{{3}} +\d\.\d{{4}} +not adapted", shown.out)
+    assert re.search(r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(kept|rolled back) +\d+\.\d s", shown.out)
+    assert f"are in {tmp_path / 'out'}" in shown.out
+    assert f"scantune adapt my_T1.nii.gz --model {tmp_path / 'toy.safetensors'} --out out" in shown.out
+    assert max(map(len, shown.out.split("A figure")[0].splitlines())) <= 80
+    assert "1 of 1: pd-3T" in shown.err
+    assert (tmp_path / "out" / "pd-3T.png").exists()
+
+
+def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
+    monkeypatch.setattr(import_module("scantune.adapt"), "judge", lambda *_: Decision("rolled back", "it got worse."))
+    assert main(typed) == 0
+    shown = capsys.readouterr().out
+    before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()
+    assert before == after
+    assert "pd-3T was rolled back: it got worse." in shown
+
+
+def test_a_wrong_centre_is_one_line(typed, capsys):
+    typed[typed.index("pd-3T")] = "mars-7T"
+    assert main(typed) == 2
+    assert capsys.readouterr().err.startswith("scantune: error: There is no shifted centre 'mars-7T'")
