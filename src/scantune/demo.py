@@ -76,7 +76,7 @@ def demo(
         model: A model, or what `scantune.load` takes; its structures must be those of the cohort.
         out: The output folder, made where needed.
         centres: Names of shifted centres; by default all of them.
-        steps: Number of steps per scan; by default half the preset's, so that a demonstration stays short.
+        steps: Number of steps per scan; by default the preset's.
         slices: Slices per scan.
         anatomy: What the scans are simulated from; by default the cohort's own.
         device: `auto`, `cpu`, `cuda`, ...
@@ -100,7 +100,7 @@ def demo(
 
     reference = adapt(model, scan(cohort.source), method="source", device=device)
     showings = [_showing(cohort.source, reference, cohort.labels)]
-    steps = PRESETS[PRESET].steps // 2 if steps is None else steps
+    steps = PRESETS[PRESET].steps if steps is None else steps
     watch.begin(chosen)
     for centre in chosen:
         watch.start(centre)

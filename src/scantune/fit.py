@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from scantune.devices import find_device
 from scantune.experts import PatchSettings
@@ -16,6 +17,7 @@ from scantune.prior import FieldOfExperts
 def fit(
     model: Model,
     cases: Iterable[Prepared],
+    held_out: Iterable[Prepared] = (),
     *,
     patches: PatchSettings | None = None,
     summarise: bool = False,
@@ -26,17 +28,23 @@ def fit(
     Args:
         model: A trained model, its weights already in the precision they are stored in.
         cases: The prepared training cases.
+        held_out: Prepared cases of the same site that the network was not trained on; with these the prior is
+            calibrated.
         patches: Patch size, stride, components and threshold of the PCA experts.
         summarise: Whether to keep seven numbers per expert and none of any single subject.
         device: Where to compute.
     """
     where = find_device(device)
-    prepared = list(cases)
     network = deepcopy(model.network).to(where)
+    training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
     prior = FieldOfExperts.fit(
-        network,
-        [case.volume.to(where) for case in prepared],
-        masks=[None if case.padding is None else case.padding.to(where) for case in prepared],
-        patches=patches,
-    ).to(torch.device("cpu"))
+        network, [volume for volume, _ in training], masks=[mask for _, mask in training], patches=patches
+    )
+    if new:
+        prior = prior.calibrated(network, new, training)
+    prior = prior.to(torch.device("cpu"))
     return replace(model, prior=prior.summarised() if summarise else prior)
+
+
+def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return case.volume.to(device), None if case.padding is None else case.padding.to(device)

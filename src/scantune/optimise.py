@@ -1,8 +1,8 @@
-"""The one adaptation loop: gradients of a scan's objective, Adam steps, the choice of the final step."""
+"""The one adaptation loop: gradients of a scan's objective, steps, brakes, the choice of the final step."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class WholeVolume(Sampling):
     batch in a second pass. Memory is that of one batch. A volume that fits in one batch needs one pass.
     """
 
-    batch: int = 4
+    batch: int = 8
     smoothing: float = 0.0
 
     def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
@@ -115,24 +115,73 @@ class RandomSlices(Sampling):
         return math.ceil(len(volume.images) / self.batch)
 
 
+class Solver(ABC):
+    """How steps are taken."""
+
+    @abstractmethod
+    def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:
+        """Calls `evaluate`, which gives the objective and leaves its gradient in `.grad`, at most `steps` times."""
+
+
+@dataclass(frozen=True)
+class Adam(Solver):
+    """The paper's: constant learning rate."""
+
+    def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:
+        """One update per evaluation."""
+        adam = torch.optim.Adam(moving, lr=rate)
+        for _ in range(steps):
+            evaluate()
+            adam.step()
+
+
+@dataclass(frozen=True)
+class LBFGS(Solver):
+    """Quasi-Newton with a line search: the objective is smooth, and needs tens of evaluations instead of a thousand.
+
+    Adam's first steps move every parameter by the learning rate, however insensitive the objective is to it; on
+    normalisers with narrow bumps this throws a scan out of the distribution before it is brought back.
+    """
+
+    history: int = 20
+
+    def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:  # noqa: ARG002
+        """Line searches along quasi-Newton directions; the learning rate is not used."""
+        solver = torch.optim.LBFGS(
+            moving, max_iter=steps, max_eval=steps, history_size=self.history, line_search_fn="strong_wolfe"
+        )
+        solver.step(evaluate)  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """How long and in what strides a method runs."""
+    """How a method runs: how a step sees the volume, how steps are taken, and how many."""
 
     sampling: Sampling
+    solver: Solver
     steps: int
-    decay: bool
-    """Whether the learning rate falls to zero along a half cosine, or stays."""
 
-    def rate(self, step: int) -> float:
-        """The share of the learning rate that a step uses."""
-        return 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.decay else 1.0
+
+@dataclass(frozen=True)
+class Brakes:
+    """When to stop before the last step.
+
+    Args:
+        level: The energy at which the scan is as typical as a source subject.
+        accepts: Tells of the current parameters whether their prediction may stand; asked of every step that would be
+            chosen. The first that may not ends the run.
+    """
+
+    level: float = -math.inf
+    accepts: Callable[[], bool] = lambda: True
 
 
 @dataclass
 class Course:
     """What the loop saw, and the parameters of the step it chose."""
 
+    moving: dict[str, nn.Parameter]
+    brakes: Brakes = field(default_factory=Brakes)
     trace: list[dict[str, Any]] = field(default_factory=list)
     best: int | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -147,19 +196,22 @@ class Course:
         """The objective of the chosen step; infinite where none was eligible."""
         return math.inf if self.best is None else float(self.trace[self.best]["objective"])
 
-    def note(self, terms: Terms, smoothing: float, moving: dict[str, nn.Parameter]) -> bool:
-        """Adds a step, evaluated at the current parameters; False when the objective is no longer finite."""
+    def note(self, terms: Terms, smoothing: float) -> bool:
+        """Adds a step, evaluated at the current parameters; False when the run is to end with it."""
         objective = float(terms.objective.detach())
         before = self.trace[-1]["smoothed"] if self.trace else objective
         smoothed = smoothing * before + (1 - smoothing) * objective
         parts = {name: float(value.detach()) for name, value in terms.parts.items()}
         valid = terms.valid and math.isfinite(objective)
-        row = {"step": len(self.trace), "objective": objective, "smoothed": smoothed, **parts, "valid": valid}
-        self.trace.append(row)
-        if valid and (self.best is None or smoothed < self.trace[self.best]["smoothed"]):
+        better = valid and (self.best is None or smoothed < self.trace[self.best]["smoothed"])
+        strays = better and bool(self.trace) and not self.brakes.accepts()
+        row = {"step": len(self.trace), "objective": objective, "smoothed": smoothed, **parts}
+        self.trace.append({**row, "valid": valid and not strays})
+        if better and not strays:
             self.best = len(self.trace) - 1
-            self.state = {name: parameter.detach().clone() for name, parameter in moving.items()}
-        return math.isfinite(objective)
+            self.state = {name: parameter.detach().clone() for name, parameter in self.moving.items()}
+        arrived = better and parts.get("cnn", math.inf) <= self.brakes.level
+        return math.isfinite(objective) and not strays and not arrived
 
 
 def optimise(
@@ -170,40 +222,50 @@ def optimise(
     learning_rate: float,
     seed: int,
     on_step: OnStep | None = None,
+    brakes: Brakes | None = None,
 ) -> Course:
     """Runs a method on one scan; `network` is a working copy whose parameters are all frozen.
 
     Returns:
-        The trace, one row per step and one for the end, and the parameters with the lowest smoothed objective among
-        the eligible steps. Each row belongs to the parameters before that step's update.
+        The trace, a row for each time the objective was evaluated, and the parameters with the lowest smoothed
+        objective among the eligible rows.
     """
-    moving = method.parameters(network)
-    course = Course()
+    course = Course(method.parameters(network), brakes or Brakes())
+    moving = list(course.moving.values())
     if not moving or not schedule.steps:
         return course
+    sampling = schedule.sampling
     generator = torch.Generator().manual_seed(seed)
     method.prepare(network)
-    for parameter in moving.values():
+    for parameter in moving:
         parameter.requires_grad_(True)
-    adam = torch.optim.Adam(list(moving.values()), lr=learning_rate)
+
+    def evaluate() -> Tensor:
+        for parameter in moving:
+            parameter.grad = None
+        terms = sampling.gradient(method, volume, generator)
+        goes_on = course.note(terms, sampling.smoothing)
+        if on_step is not None:
+            on_step(min(len(course.trace), schedule.steps), schedule.steps)
+        if not goes_on or not _finite(moving):
+            raise _Arrived
+        return terms.objective.detach()
+
     try:
-        for step in range(schedule.steps):
-            for group in adam.param_groups:
-                group["lr"] = learning_rate * schedule.rate(step)
-            adam.zero_grad()
-            terms = schedule.sampling.gradient(method, volume, generator)
-            if not course.note(terms, schedule.sampling.smoothing, moving) or not _finite(moving.values()):
-                return course
-            adam.step()
-            if on_step is not None:
-                on_step(step + 1, schedule.steps)
-        course.note(schedule.sampling.objective(method, volume, generator), schedule.sampling.smoothing, moving)
+        schedule.solver.run(moving, evaluate, learning_rate, schedule.steps)
+        course.note(sampling.objective(method, volume, generator), sampling.smoothing)
+    except _Arrived:
+        pass
     finally:
         method.finish()
     return course
 
 
-def _finite(parameters: Any) -> bool:
+class _Arrived(Exception):  # noqa: N818
+    """Ends a solver's run from within an evaluation."""
+
+
+def _finite(parameters: Iterable[nn.Parameter]) -> bool:
     return all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in parameters)
 
 

@@ -10,12 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from scantune.calibration import Calibration, structure_counts
 from scantune.errors import InputError
 from scantune.estimation import MINIMUM_ACTIVE, estimate
 from scantune.experts import EXPERTS, Experts, LayerChoice, PatchSettings, Recorder, Recording
 from scantune.fields import Field
 from scantune.networks import Affine
-from scantune.tasks import Foreground
+from scantune.tasks import Foreground, Segmentation, main_output
 from scantune.tensorfile import read_tensors, write_tensors
 
 Statistics = dict[str, Tensor]
@@ -43,11 +44,13 @@ class FieldOfExperts:
         families: `cnn`, and `pca` where the training subjects had enough active patches.
         subjects: Number of training subjects.
         notes: What the fit left out, by name, in sentences.
+        calibration: What is typical of source subjects, where `calibrated` was called.
     """
 
     families: dict[str, Family]
     subjects: int
     notes: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     @classmethod
     def fit(
@@ -87,6 +90,29 @@ class FieldOfExperts:
         )
         families = {experts.name: Family(experts, fields) for experts, fields in fitted.families}
         return cls(families, fitted.subjects, fitted.notes)
+
+    def calibrated(
+        self,
+        network: nn.Module,
+        held_out: Iterable[tuple[Tensor, Tensor | None]],
+        training: Iterable[tuple[Tensor, Tensor | None]] = (),
+    ) -> Self:
+        """A copy that knows what is typical of source subjects.
+
+        Args:
+            network: The network the prior was fitted on.
+            held_out: Volumes and masks of source subjects that the network was not trained on.
+            training: Those of training subjects; they count for the proportions, not for the energies.
+        """
+        energies, shares = [], []
+        for new, subjects in ((True, held_out), (False, training)):
+            for volume, mask in subjects:
+                shares.append(predicted_proportions(network, volume))
+                if new:
+                    energies.append(self.energy(network, volume, mask))
+        if not energies:
+            raise InputError("A calibration needs at least one held-out source subject, got none.")
+        return replace(self, calibration=Calibration.of(energies, torch.stack(shares)))
 
     def layers(self) -> list[str]:
         """Every layer whose features the experts read."""
@@ -190,6 +216,9 @@ class FieldOfExperts:
         return {key: value.contiguous() for key, value in self._tensors()}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        if self.calibration is not None:
+            for key, value in self.calibration.tensors().items():
+                yield f"calibration/{key}", value
         for name, family in self.families.items():
             for key, value in family.experts.tensors().items():
                 yield f"{name}/experts/{key}", value
@@ -221,7 +250,9 @@ class FieldOfExperts:
             experts = EXPERTS[name].restore(entry["experts"], _below(tensors, f"{name}/experts/"))
             fields = {g: Field.restore(r, _below(tensors, f"{name}/{g}/")) for g, r in entry["groups"].items()}
             families[name] = Family(experts, fields)
-        return cls(families, int(record["subjects"]), tuple(record["notes"]))
+        stored = _below(tensors, "calibration/")
+        calibration = Calibration.from_tensors(stored) if stored else None
+        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
 
     def save(self, path: str | Path) -> None:
         """Writes the prior alone to a `.safetensors` file."""
@@ -234,6 +265,23 @@ class FieldOfExperts:
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
+
+
+@torch.no_grad()
+def predicted_proportions(network: nn.Module, volume: Tensor, batch: int = 8) -> Tensor:
+    """Share of each structure in the predicted foreground of a volume, `(structures,)`."""
+    training = network.training
+    network.eval()
+    task = Segmentation.detect(network, volume[:1])
+    total: Tensor | None = None
+    for images, _ in slices(volume, None, batch):
+        output = network(images)
+        structures = main_output(output).shape[1] - int(task.exclusive)
+        counts = structure_counts(task.predict(output), structures).double()
+        total = counts if total is None else total + counts
+    network.train(training)
+    assert total is not None
+    return total / total.sum().clamp_min(1)
 
 
 def slices(volume: Tensor, mask: Tensor | None, batch: int) -> Iterator[tuple[Tensor, Tensor | None]]:

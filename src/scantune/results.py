@@ -41,6 +41,11 @@ class Survey:
         return done.predict(self.probabilities)
 
     @property
+    def structures(self) -> int:
+        """How many structures there are besides the background."""
+        return self.probabilities.shape[1] - int(self.task.exclusive)
+
+    @property
     def energy(self) -> float | None:
         """The FoE-CNN energy, where there is a prior."""
         return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None

@@ -16,6 +16,7 @@ from scantune.settings import settings_from_table
 from scantune.simulate import COHORTS, Anatomy, Cohort, label_maps
 
 Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class Source(ABC):

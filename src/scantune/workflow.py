@@ -16,7 +16,7 @@ from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Preprocessing
 from scantune.settings import Recipe, settings_from_table
 from scantune.slices import Example, stream
-from scantune.sources import Source, describe, read_source
+from scantune.sources import SPLITS, Source, describe, read_source
 from scantune.train import Progress, train
 
 Precision = Literal["float32", "float16"]
@@ -123,8 +123,11 @@ def train_model(
 
 
 def fit_model(model: Model, plan: Plan, *, summarise: bool = False, device: str = "auto", command: str = "") -> Model:
-    """Fits the prior of a model on the training cases of a plan."""
-    cases = (case for _, case in plan.source.prepared("train", model.preprocessing, find_device(device)))
-    fitted = fit(model, cases, summarise=summarise, device=device)
+    """Fits the prior of a model on the training cases of a plan, and calibrates it on the validation cases."""
+    where = find_device(device)
+    training, held_out = (
+        (case for _, case in plan.source.prepared(split, model.preprocessing, where)) for split in SPLITS
+    )
+    fitted = fit(model, training, held_out, summarise=summarise, device=device)
     record = {"fit command": command, "fit data": describe(plan.source)}
     return replace(fitted, provenance=fitted.provenance | record)

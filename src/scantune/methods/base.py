@@ -1,7 +1,6 @@
 """The contract of a method: which parameters move, and the objective that moves them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,8 +42,8 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    learning_rates: ClassVar[Mapping[str, float]] = {"paper": 1e-4, "fast": 5e-4}
-    """Adam's learning rate by preset."""
+    learning_rate: ClassVar[float] = 1e-4
+    """Adam's, under the `paper` preset."""
 
     def __init__(self, equipment: Equipment) -> None:
         self.task = equipment.task
