@@ -4,8 +4,8 @@
     python scripts/brain_results.py table results/brain*.csv > results/brain.md
 
 MODELS is a folder with `strong-0.safetensors`, `none-0.safetensors`, ... of the training seeds (recipe `brain`, with
-and without augmentation). The subjects are the cohort's test subjects (people seed 0); settings were chosen on other people
-(seed 100). Each row of the CSV is one scan, method and structure, scored on the scan's own grid.
+and without augmentation). The subjects are the cohort's test subjects (people seed 0); settings were chosen on
+other people (seed 100). Each row of the CSV is one scan, method and structure, scored on the scan's own grid.
 """
 
 import argparse
@@ -29,18 +29,8 @@ METHODS = [
     ("foe-cnn-pca, no guard", "strong", "foe-cnn-pca", False),
 ]
 COLUMNS = [
-    "cohort",
-    "site",
-    "subject",
-    "method",
-    "seed",
-    "structure",
-    "dice",
-    "energy_before",
-    "energy_after",
-    "decision",
-    "steps",
-    "seconds",
+    *("cohort", "site", "subject", "method", "seed", "structure", "dice"),
+    *("energy_before", "energy_after", "decision", "steps", "seconds"),
 ]
 
 
