@@ -4,8 +4,9 @@
     python scripts/brain_results.py table results/brain*.csv > results/brain.md
 
 MODELS is a folder with `strong-0.safetensors`, `none-0.safetensors`, ... of the training seeds (recipe `brain`, with
-and without augmentation). The subjects are the cohort's test subjects (people seed 0); settings were chosen on
-other people (seed 100). Each row of the CSV is one scan, method and structure, scored on the scan's own grid.
+and without augmentation). A run that was interrupted goes on. The subjects are the cohort's test subjects (people
+seed 0); settings were chosen on other people (seed 100). Each row of the CSV is one scan, method and structure, scored
+on the scan's own grid.
 """
 
 import argparse
@@ -38,15 +39,19 @@ def run(arguments: argparse.Namespace) -> None:
     anatomy = Anatomy.load(arguments.atlas) if arguments.atlas else COHORT.anatomy()
     part, parts = map(int, arguments.part.split("/"))
     jobs = [(s, centre) for s in arguments.seeds for centre in COHORT.centres]
-    with Path(arguments.out).open("w", newline="") as file:
+    done = _done(Path(arguments.out))
+    with Path(arguments.out).open("a", newline="") as file:
         rows = csv.DictWriter(file, COLUMNS)
-        rows.writeheader()
+        if not done:
+            rows.writeheader()
         for seed, centre in jobs[part::parts]:
             models = {a: scantune.load(Path(arguments.models) / f"{a}-{seed}.safetensors") for a in ("strong", "none")}
             for case in COHORT.cases(
                 centre, "test", anatomy=anatomy, count=arguments.subjects, device=arguments.device
             ):
                 for name, training, method, guard in METHODS:
+                    if (str(seed), case.subject, name) in done:
+                        continue
                     model = models[training]
                     result = scantune.adapt(model, case, method=method, guard=guard, device=arguments.device)
                     prediction = result.prediction
@@ -67,6 +72,15 @@ def run(arguments: argparse.Namespace) -> None:
                         rows.writerow({**shared, "structure": structure, "dice": f"{score:.4f}"})
             file.flush()
             print(seed, centre, flush=True)
+
+
+def _done(path: Path) -> set[tuple[str, str, str]]:
+    """What an earlier, interrupted run has finished."""
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["seed"], row["subject"], row["method"]) for row in rows if row["structure"] == [*COHORT.labels][-1]}
 
 
 def table(arguments: argparse.Namespace) -> None:
