@@ -6,6 +6,8 @@ from torch import nn
 import scantune
 from conftest import TOY_PATCHES, dice, toy_scan, train_toy
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
+from scantune.adapt import PRESETS
+from scantune.guard import Guard
 from scantune.preprocess import Preprocessing
 
 
@@ -138,19 +140,83 @@ def test_a_rollback_returns_the_source(toy, monkeypatch):
     assert free.energy_after < result.energy_after
 
 
-def test_a_collapsed_prediction_is_rolled_back():
-    from scantune.guard import judge
-
-    full, empty = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0])
-    assert judge(2.0, 1.0, full, empty).action == "rolled back"
-    assert judge(2.0, 1.0, full, full).action == "kept"
-    assert judge(2.0, 1.0, empty, empty).action == "kept"
-    assert judge(1.0, 1.0, full, full).action == "rolled back"
+@pytest.fixture(scope="module")
+def calibrated(toy):
+    """The toy prior, with eight subjects held out; then a typical scan has 0.002 nats, a gamma of 1.5 makes it 0.27."""
+    return toy.prior.calibrated(toy.network, [(toy_scan(seed)[0], None) for seed in range(200, 208)])
 
 
-def test_progress_is_told_step_by_step(toy):
+@pytest.mark.parametrize("method", ["entropy", "foe-cnn", "foe-cnn-pca"])
+def test_a_typical_scan_is_left_as_it_is(method, toy, calibrated):
+    scan = toy_scan(100)[0]
+    energy, typical = toy.prior.energy(toy.network, scan), calibrated.calibration.typical
+    result = scantune.adapt(toy.network, scan, prior=calibrated, method=method)
+    assert energy < typical
+    assert result.decision.action == "skipped"
+    assert result.decision.reason == (
+        f"the scan is as typical as source subjects: energy {energy:.4g}, theirs up to {typical:.4g}."
+    )
+    assert result.trace == []
+    assert torch.equal(result.network(scan), toy.network(scan))
+
+
+@pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
+def test_a_shifted_scan_is_adapted_until_it_is_typical(method, toy, calibrated):
+    images, labels = toy_scan(100)
+    result = scantune.adapt(toy.network, images**1.5, prior=calibrated, method=method)
+    typical = calibrated.calibration.typical
+    *before, last = (row["cnn"] for row in result.trace)
+    assert min(before) > typical >= last
+    assert len(before) < PRESETS["fast"].steps
+    assert result.facts["best_step"] == len(before)
+    assert result.energy_after == pytest.approx(last, rel=1e-4)
+    assert result.decision.action == "kept"
+    assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.05
+
+
+def test_an_adaptation_whose_prediction_strays_is_stopped_and_rolled_back(toy, calibrated, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Guard, "accepts", lambda _, labels: asked.append(labels))
+    scan = toy_scan(100)[0] ** 1.5
+    result = scantune.adapt(toy.network, scan, prior=calibrated)
+    assert len(asked) == 1
+    assert asked[0].shape == (4, 48, 48)
+    better = [row["objective"] < result.trace[0]["objective"] for row in result.trace]
+    assert better == [False] * (len(better) - 1) + [True]
+    assert result.facts["best_step"] == 0
+    assert result.decision.action == "rolled back"
+    assert result.decision.reason.startswith("no step that the guard accepts")
+    assert torch.equal(result.prediction, toy.network(scan).argmax(1))
+
+
+def test_the_guard_sees_the_prediction_of_the_step_it_is_asked_about(toy, calibrated, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Guard, "accepts", lambda _, labels: asked.append(labels) or True)
+    scan = toy_scan(100)[0] ** 1.5
+    result = scantune.adapt(toy.network, scan, prior=calibrated)
+    assert torch.equal(asked[-1], result.prediction)
+    assert not torch.equal(asked[-1], result.source_prediction)
+
+
+@pytest.mark.parametrize("settings", [{"guard": False}, {"preset": "paper"}], ids=["guard off", "paper"])
+@pytest.mark.parametrize("gamma", [1.0, 1.5])
+def test_without_the_guard_and_in_the_papers_preset_nothing_is_skipped_or_stopped(
+    settings, gamma, toy, calibrated, monkeypatch
+):
+    monkeypatch.setattr(Guard, "accepts", lambda *_: pytest.fail("the guard was asked"))
+    steps = 6 if "guard" in settings else 3
+    result = scantune.adapt(toy.network, toy_scan(100)[0] ** gamma, prior=calibrated, steps=steps, **settings)
+    assert len(result.trace) == steps + 1
+    assert result.decision.action != "skipped"
+    if "guard" in settings:
+        assert sum(row["cnn"] <= calibrated.calibration.typical for row in result.trace) > 1
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_progress_is_told_step_by_step(preset, toy):
     told = []
-    scantune.adapt(toy.network, toy_scan(108)[0], prior=toy.prior, steps=3, on_step=lambda *a: told.append(a))
+    scan = toy_scan(108)[0] ** 2
+    scantune.adapt(toy.network, scan, prior=toy.prior, preset=preset, steps=3, on_step=lambda *a: told.append(a))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -170,7 +170,9 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
     assert re.search(r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(kept|rolled back) +\d+\.\d s", shown.out)
     assert f"are in {tmp_path / 'out'}" in shown.out
     assert f"scantune adapt my_T1.nii.gz --model {tmp_path / 'toy.safetensors'} --out out" in shown.out
-    assert max(map(len, shown.out.split("A figure")[0].splitlines())) <= 80
+    table = re.split("^(?:pd-3T was rolled back|A figure)", shown.out, maxsplit=1, flags=re.MULTILINE)[0]
+    assert "trained for." in table
+    assert max(map(len, table.splitlines())) <= 80
     assert "1 of 1: pd-3T" in shown.err
     assert (tmp_path / "out" / "pd-3T.png").exists()
 

@@ -127,9 +127,10 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
     monkeypatch.setattr(
         FieldOfExperts, "energies", lambda _, s: {k.split("/")[0]: {"all": 1e-3 * v[0].sum()} for k, v in s.items()}
     )
-    result = scantune.adapt(toy.network, toy_scan(79)[0] ** 1.5, prior=toy.prior, steps=3)
+    # Adam goes on where a gradient is zero, as that of these energies.
+    result = scantune.adapt(toy.network, toy_scan(79)[0] ** 1.5, prior=toy.prior, preset="paper", steps=3)
     assert [row["valid"] for row in result.trace] == [True, False, False, False]
-    assert result.trace[0]["objective"] > result.trace[-1]["objective"]
+    assert all(row["smoothed"] < result.trace[0]["smoothed"] for row in result.trace[1:])
     assert result.facts["best_step"] == 0
     assert result.decision.action == "rolled back"
 

@@ -9,6 +9,7 @@ from torch import nn
 import scantune
 from conftest import toy_scan
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
+from scantune.calibration import Calibration
 from scantune.preprocess import Preprocessing
 
 
@@ -102,7 +103,15 @@ def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
     text = replace(model, prior=replace(model.prior, notes=(note,))).describe()
     words = " ".join(text.split())
     floor = f"{model.prior.floor():.4g}"
-    assert f"prior 6 subjects, 352 CNN experts, 32 PCA experts, floor {floor} nats {note}" in words
+    told = f"prior 6 subjects, 352 CNN experts, 32 PCA experts, floor {floor} nats, not calibrated {note}"
+    assert told in words
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_describe_tells_up_to_which_energy_a_scan_is_typical(model):
+    known = Calibration(0.022149, torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
+    text = replace(model, prior=replace(model.prior, calibration=known)).describe()
+    assert f"floor {model.prior.floor():.4g} nats, typical up to 0.02215 nats" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -1,3 +1,4 @@
+import math
 from copy import deepcopy
 
 import pytest
@@ -5,7 +6,18 @@ import torch
 
 from conftest import toy_scan
 from scantune.methods import METHODS, Equipment, Method, Terms
-from scantune.optimise import Course, RandomSlices, Schedule, Volume, WholeVolume, optimise
+from scantune.optimise import (
+    LBFGS,
+    Adam,
+    Brakes,
+    Course,
+    RandomSlices,
+    Schedule,
+    Solver,
+    Volume,
+    WholeVolume,
+    optimise,
+)
 from scantune.tasks import Segmentation
 
 
@@ -85,13 +97,15 @@ class Scripted(Method):
 
     def terms(self, statistics):
         value, valid = next(self.script)
-        return Terms(0 * statistics["x"].sum() + value, {}, valid)
+        objective = 0 * statistics["x"].sum() + value
+        return Terms(objective, {"cnn": objective}, valid)
 
 
-def run(toy, script, smoothing=0.0):
+def run(toy, script, smoothing=0.0, brakes=None):
     network = deepcopy(toy.network).requires_grad_(False)
-    schedule = Schedule(WholeVolume(batch=4, smoothing=smoothing), steps=len(script) - 1, decay=False)
-    return optimise(network, Scripted(script), Volume(torch.zeros(1, 1, 16, 16)), schedule, 1e-3, 0)
+    schedule = Schedule(WholeVolume(batch=4, smoothing=smoothing), Adam(), steps=len(script) - 1)
+    volume = Volume(torch.zeros(1, 1, 16, 16))
+    return optimise(network, Scripted(script), volume, schedule, 1e-3, 0, brakes=brakes)
 
 
 def test_the_lowest_objective_among_eligible_steps_is_chosen(toy):
@@ -119,12 +133,134 @@ def test_an_objective_that_is_not_finite_ends_the_run(toy):
     assert course.best == 1
 
 
-def test_a_cosine_schedule_starts_full_and_ends_near_nothing():
-    schedule = Schedule(WholeVolume(), steps=10, decay=True)
-    assert schedule.rate(0) == 1
-    assert schedule.rate(5) == pytest.approx(0.5)
-    assert Schedule(WholeVolume(), steps=10, decay=False).rate(9) == 1
-
-
 def test_an_empty_course_knows_no_start():
-    assert Course().start != Course().start
+    assert math.isnan(Course({}).start)
+
+
+def plain(*objectives):
+    return [(objective, True) for objective in objectives]
+
+
+def test_the_level_ends_the_run_at_the_step_that_reaches_it(toy):
+    course = run(toy, plain(5.0, 3.0, 2.0, 1.0), brakes=Brakes(level=2.0))
+    assert [row["cnn"] for row in course.trace] == [5, 3, 2]
+    assert course.best == 2
+    assert run(toy, plain(5.0, 3.0, 2.0, 1.0), brakes=Brakes(level=0.5)).best == 3
+
+
+def test_a_step_that_is_not_eligible_does_not_end_the_run_at_the_level(toy):
+    course = run(toy, [(5.0, True), (1.0, False), (4.0, True)], brakes=Brakes(level=2.0))
+    assert len(course.trace) == 3
+    assert course.best == 2
+
+
+class Verdicts:
+    """Accepts or refuses by a list, and counts how often it was asked."""
+
+    def __init__(self, *verdicts):
+        self.verdicts = verdicts
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        return self.verdicts[self.asked - 1]
+
+
+def test_the_first_step_that_is_refused_ends_the_run_and_is_not_chosen(toy):
+    accepts = Verdicts(True, False)
+    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(accepts=accepts))
+    assert [(row["objective"], row["valid"]) for row in course.trace] == [(5, True), (4, True), (3, False)]
+    assert course.best == 1
+    assert course.end == 4
+
+
+def test_a_refused_step_is_not_chosen_where_it_reaches_the_level(toy):
+    course = run(toy, plain(5.0, 1.0), brakes=Brakes(2.0, Verdicts(False)))
+    assert course.best == 0
+
+
+def test_only_steps_that_would_be_chosen_are_asked_about(toy):
+    """Neither the start, nor steps that are not eligible or not better than the best."""
+    accepts = Verdicts(True, True)
+    course = run(
+        toy,
+        [(5.0, True), (6.0, True), (4.0, True), (1.0, False), (4.5, True), (3.0, True)],
+        0.0,
+        Brakes(accepts=accepts),
+    )
+    assert accepts.asked == 2
+    assert course.best == 5
+
+
+class Counting(WholeVolume):
+    """Counts gradients."""
+
+    gradients = 0
+
+    def gradient(self, *arguments):
+        object.__setattr__(self, "gradients", self.gradients + 1)
+        return super().gradient(*arguments)
+
+
+def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
+    """A toy scan through a solver: what the loop saw, the number of gradients, and what was told."""
+    network = deepcopy(toy.network).requires_grad_(False)
+    runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior))
+    sampling, told = Counting(), []
+    schedule = Schedule(sampling, solver, steps)
+    volume = Volume(toy_scan(63)[0] ** gamma)
+    course = optimise(network, runner, volume, schedule, rate, 0, lambda *at: told.append(at), **settings)
+    return course, sampling.gradients, told
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1e-3, 1e-2])
+def test_quasi_newton_steps_get_lower_than_adam_for_as_many_gradients(rate, toy):
+    (newton, spent, _), (adam, as_many, _) = (solve(toy, solver, 8, rate) for solver in (LBFGS(), Adam()))
+    assert spent == as_many == 8
+    assert newton.start == adam.start
+    assert newton.end < adam.end < adam.start
+
+
+class Endless(Solver):
+    """Never has enough."""
+
+    def run(self, moving, evaluate, rate, steps):
+        while True:
+            evaluate()
+
+
+@pytest.mark.parametrize("solver", [Adam(), LBFGS(), Endless()], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize("gamma", [2.5, 0.4])
+def test_a_run_spends_exactly_its_steps_and_looks_at_where_the_last_one_led(solver, gamma, toy):
+    """Far from a minimum, where each of these line searches would go on."""
+    for steps in range(1, 7):
+        course, gradients, told = solve(toy, solver, steps, gamma=gamma)
+        assert gradients == steps
+        assert [row["step"] for row in course.trace] == [*range(steps + 1)]
+        assert told == [(number, steps) for number in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("solver", [Adam(), LBFGS()], ids=lambda solver: type(solver).__name__)
+def test_the_parameters_that_come_back_are_those_of_the_chosen_step(solver, toy):
+    course, _, _ = solve(toy, solver, 5, rate=1e-3, brakes=Brakes(level=0.5))
+    network = deepcopy(toy.network)
+    network.load_state_dict(course.state, strict=False)
+    energy = toy.prior.energy(network, toy_scan(63)[0] ** 2.5)
+    assert course.best > 0
+    assert energy == pytest.approx(course.end, rel=1e-4)
+
+
+def test_steps_that_are_not_eligible_are_not_chosen_by_quasi_newton(toy, monkeypatch):
+    terms = METHODS["foe-cnn"].terms
+    seen = []
+
+    def spoiled(self, statistics):
+        found = terms(self, statistics)
+        seen.append(found)
+        return Terms(found.objective, found.parts, len(seen) == 1)
+
+    monkeypatch.setattr(METHODS["foe-cnn"], "terms", spoiled)
+    course, _, _ = solve(toy, LBFGS(), 4)
+    assert [row["valid"] for row in course.trace] == [True, False, False, False, False]
+    assert course.trace[-1]["objective"] < course.start
+    assert course.best == 0

@@ -120,8 +120,9 @@ def test_links_lead_to_files(page):
 
 @pytest.fixture(scope="module")
 def models(toy):
-    """A toy model with a full and one with a summarised prior."""
+    """A toy model with a full and one with a summarised prior, calibrated."""
     prior = scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES)
+    prior = prior.calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
     return [
         scantune.Model(
             network=toy.network,

@@ -13,6 +13,7 @@ import scantune
 from scantune import terminal
 from scantune.cli import main
 from scantune.errors import InputError
+from scantune.fit import fit
 from scantune.preprocess import Preprocessing
 from scantune.settings import Recipe, TrainSettings, read_recipe
 from scantune.simulate import label_maps
@@ -178,6 +179,27 @@ def test_fitting_adds_to_a_copy_of_the_record(half):
     assert fitted.prior.subjects == 3
 
 
+def test_the_prior_is_calibrated_on_the_validation_cases(half, plan, tmp_path):
+    _, fitted = half
+    ((_, new),) = plan.source.prepared("validation", plan.preprocessing, torch.device("cpu"))
+    assert new.padding.any()
+    fitted.save(tmp_path / "half.safetensors", PRECISIONS["float16"])
+    known = scantune.load(tmp_path / "half.safetensors").prior.calibration
+    assert known.typical == pytest.approx(fitted.prior.energy(fitted.network, new.volume, new.padding), rel=1e-6)
+    shares = []
+    for example in [new, *plan.examples("train")]:
+        with torch.no_grad():
+            found = fitted.network(example.volume).argmax(1).numpy()
+        shares.append([(found == value).sum() / max((found > 0).sum(), 1) for value in (1, 2)])
+    np.testing.assert_allclose(known.shares, np.mean(shares, axis=0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(known.spread, np.maximum(np.std(shares, axis=0), 1e-3), rtol=1e-5)
+
+
+def test_without_held_out_cases_a_prior_is_not_calibrated(half, plan):
+    cases = (case for _, case in plan.source.prepared("train", plan.preprocessing, torch.device("cpu")))
+    assert fit(half[0], cases, device="cpu").prior.calibration is None
+
+
 def test_a_summarised_prior_is_smaller_and_has_the_same_energy(half, plan):
     trained, fitted = half
     summary = fit_model(trained, plan, summarise=True, device="cpu")
@@ -210,7 +232,9 @@ def test_from_recipe_to_adapted_scan(tmp_path, monkeypatch, capsys):
 
     code, typed = scantune_command(monkeypatch, "fit", model, "--data", recipe, "--device", "cpu", *atlas)
     assert code == 0
-    assert "2 subjects" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 subjects" in shown
+    assert f"typical up to {scantune.load(model).prior.calibration.typical:.4g} nats" in shown
     after = weights(model)
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
     assert scantune.load(model).provenance["fit command"] == typed

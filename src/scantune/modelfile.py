@@ -124,7 +124,9 @@ class Model:
             for name, family in self.prior.families.items()
         )
         contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
-        return [line for text in (contents, *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
+        known = self.prior.calibration
+        typical = "not calibrated" if known is None else f"typical up to {known.typical:.4g} nats"
+        return [line for text in (f"{contents}, {typical}", *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
 
 
 def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:

@@ -120,7 +120,16 @@ class Solver(ABC):
 
     @abstractmethod
     def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:
-        """Calls `evaluate`, which gives the objective and leaves its gradient in `.grad`, at most `steps` times."""
+        """Moves the parameters, at most `steps` times.
+
+        Args:
+            moving: The parameters.
+            evaluate: Gives the objective and leaves its gradient in `.grad`; to be called wherever the parameters
+                come to, the start and the end included. It ends the run by an exception, after `steps` gradients or
+                sooner.
+            rate: The method's learning rate.
+            steps: The most gradients that `evaluate` gives.
+        """
 
 
 @dataclass(frozen=True)
@@ -128,11 +137,12 @@ class Adam(Solver):
     """The paper's: constant learning rate."""
 
     def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:
-        """One update per evaluation."""
+        """One update per gradient."""
         adam = torch.optim.Adam(moving, lr=rate)
         for _ in range(steps):
             evaluate()
             adam.step()
+        evaluate()
 
 
 @dataclass(frozen=True)
@@ -147,15 +157,19 @@ class LBFGS(Solver):
 
     def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:  # noqa: ARG002
         """Line searches along quasi-Newton directions; the learning rate is not used."""
+        # A line search may go on beyond max_eval: it is `evaluate` that keeps the count.
         solver = torch.optim.LBFGS(
-            moving, max_iter=steps, max_eval=steps, history_size=self.history, line_search_fn="strong_wolfe"
+            moving, max_iter=steps, max_eval=steps + 1, history_size=self.history, line_search_fn="strong_wolfe"
         )
         solver.step(evaluate)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a method runs: how a step sees the volume, how steps are taken, and how many."""
+    """How a method runs: how a step sees the volume, how steps are taken, and how many.
+
+    A step costs one gradient. With the start, a run of `steps` looks at one point more.
+    """
 
     sampling: Sampling
     solver: Solver
@@ -227,8 +241,8 @@ def optimise(
     """Runs a method on one scan; `network` is a working copy whose parameters are all frozen.
 
     Returns:
-        The trace, a row for each time the objective was evaluated, and the parameters with the lowest smoothed
-        objective among the eligible rows.
+        The trace, at most `steps` + 1 rows, one for each time the objective was evaluated, and the parameters with the
+        lowest smoothed objective among the eligible rows.
     """
     course = Course(method.parameters(network), brakes or Brakes())
     moving = list(course.moving.values())
@@ -241,19 +255,21 @@ def optimise(
         parameter.requires_grad_(True)
 
     def evaluate() -> Tensor:
+        if len(course.trace) == schedule.steps:
+            course.note(sampling.objective(method, volume, generator), sampling.smoothing)
+            raise _Arrived
         for parameter in moving:
             parameter.grad = None
         terms = sampling.gradient(method, volume, generator)
         goes_on = course.note(terms, sampling.smoothing)
         if on_step is not None:
-            on_step(min(len(course.trace), schedule.steps), schedule.steps)
+            on_step(len(course.trace), schedule.steps)
         if not goes_on or not _finite(moving):
             raise _Arrived
         return terms.objective.detach()
 
     try:
         schedule.solver.run(moving, evaluate, learning_rate, schedule.steps)
-        course.note(sampling.objective(method, volume, generator), sampling.smoothing)
     except _Arrived:
         pass
     finally:

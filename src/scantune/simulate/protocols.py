@@ -2,9 +2,10 @@
 
 A later change is logged here with its reason, and never made to please a method.
 
-Log: none changed so far. Before the protocols were fixed, a pixel classifier (no network) was scored on a few subjects of
-each centre to see that the shifts are real; no protocol was changed after its scores were seen. The source's contrast is
-the usual look of T1-weighted scans and close to that of the real OASIS scans, which were looked at for realism.
+Log: none changed so far. Before the protocols were fixed, a pixel classifier (no network) was scored on a few subjects
+of each centre to see that the shifts are real; no protocol was changed after its scores were seen. The source's
+contrast is the usual look of T1-weighted scans and close to that of the real OASIS scans, which were looked at for
+realism.
 
 Signals are relative to the brightest tissue. But for the source's, they are rounded from the ideal signal
 equations with T1 = 656 / 1188 / 4000 ms at 1.5 T (white matter, cortex, CSF; after W. D. Rooney et al., Magn.
