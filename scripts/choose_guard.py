@@ -21,8 +21,10 @@ from torch import Tensor
 
 import scantune
 from scantune.methods import METHODS, Equipment
-from scantune.optimise import LBFGS, Schedule, Volume, WholeVolume, optimise
+from scantune.optimise import Schedule, optimise
+from scantune.sampling import Volume, WholeVolume
 from scantune.simulate import COHORTS, Anatomy
+from scantune.solvers import LBFGS
 
 COHORT = COHORTS["brain"]
 PEOPLE = 100

@@ -174,9 +174,18 @@ def test_a_shifted_scan_is_adapted_until_it_is_typical(method, toy, calibrated):
     assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.05
 
 
+@pytest.mark.parametrize("gamma", [0.4, 0.6])
+def test_a_scan_on_which_the_source_failed_is_rescued_under_the_guard(gamma, toy, calibrated):
+    images, labels = toy_scan(100)
+    result = scantune.adapt(toy.network, images**gamma, prior=calibrated, steps=40)
+    assert dice(result.source_prediction, labels) < 0.6
+    assert result.decision.action == "kept"
+    assert dice(result.prediction, labels) > 0.9
+
+
 def test_an_adaptation_whose_prediction_strays_is_stopped_and_rolled_back(toy, calibrated, monkeypatch):
     asked = []
-    monkeypatch.setattr(Guard, "accepts", lambda _, labels: asked.append(labels))
+    monkeypatch.setattr(Guard, "verdict", lambda _, labels, __: asked.append(labels) or "strayed")
     scan = toy_scan(100)[0] ** 1.5
     result = scantune.adapt(toy.network, scan, prior=calibrated)
     assert len(asked) == 1
@@ -191,7 +200,7 @@ def test_an_adaptation_whose_prediction_strays_is_stopped_and_rolled_back(toy, c
 
 def test_the_guard_sees_the_prediction_of_the_step_it_is_asked_about(toy, calibrated, monkeypatch):
     asked = []
-    monkeypatch.setattr(Guard, "accepts", lambda _, labels: asked.append(labels) or True)
+    monkeypatch.setattr(Guard, "verdict", lambda _, labels, __: asked.append(labels) or "accepted")
     scan = toy_scan(100)[0] ** 1.5
     result = scantune.adapt(toy.network, scan, prior=calibrated)
     assert torch.equal(asked[-1], result.prediction)
@@ -203,7 +212,7 @@ def test_the_guard_sees_the_prediction_of_the_step_it_is_asked_about(toy, calibr
 def test_without_the_guard_and_in_the_papers_preset_nothing_is_skipped_or_stopped(
     settings, gamma, toy, calibrated, monkeypatch
 ):
-    monkeypatch.setattr(Guard, "accepts", lambda *_: pytest.fail("the guard was asked"))
+    monkeypatch.setattr(Guard, "verdict", lambda *_: pytest.fail("the guard was asked"))
     steps = 6 if "guard" in settings else 3
     result = scantune.adapt(toy.network, toy_scan(100)[0] ** gamma, prior=calibrated, steps=steps, **settings)
     assert len(result.trace) == steps + 1

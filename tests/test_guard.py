@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scantune.calibration import Calibration
-from scantune.guard import AGREEMENT, ODDNESS, Guard, judge
+from scantune.guard import AGREEMENT, ODD, ODDNESS, Guard, judge
 
 SOURCE_SITE = Calibration(0.1, torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
 TOLERANT = Calibration(0.1, torch.tensor([0.6, 0.4]), torch.tensor([10.0, 10.0]))
@@ -16,7 +16,7 @@ def labels(first, second, background=50):
 
 
 def accepts(before, after, known=SOURCE_SITE):
-    return Guard(before, 2, known).accepts(after)
+    return Guard(before, 2, known).verdict(after, None) == "accepted"
 
 
 @pytest.mark.parametrize(("first", "second"), [(60, 40), (10, 90), (100, 0)])
@@ -52,20 +52,21 @@ def test_a_prediction_that_has_moved_too_far_is_refused():
     for shift, verdict in ((5, True), (9, True), (11, False), (25, False)):
         after = before.roll(shift, dims=1)
         assert guard.agreement(after) == pytest.approx(1 - shift / 50)
-        assert guard.accepts(after) is verdict
+        assert (guard.verdict(after, None) == "accepted") is verdict
 
 
 def test_agreement_is_monais_dice_over_the_structures_of_the_source(rng):
     from monai.metrics import compute_dice
     from monai.networks.utils import one_hot
 
+    known = Calibration(0.1, torch.full((3,), 1 / 3), torch.ones(3))
     for absent in (None, 3):
         before, after = (torch.randint(0, 4, (5, 12, 9), generator=rng) for _ in range(2))
         before[before == absent] = 0
         pair = (one_hot(volume[None, None], 4) for volume in (after, before))
         scores = compute_dice(*pair, include_background=False)
         assert scores.isnan().sum() == (0 if absent is None else 1)
-        assert Guard(before, 3, SOURCE_SITE).agreement(after) == pytest.approx(float(scores.nanmean()), rel=1e-6)
+        assert Guard(before, 3, known).agreement(after) == pytest.approx(float(scores.nanmean()), rel=1e-6)
 
 
 def test_a_source_without_structures_may_turn_into_anything():
@@ -73,12 +74,38 @@ def test_a_source_without_structures_may_turn_into_anything():
     guard = Guard(empty, 2, SOURCE_SITE)
     assert guard.agreement(labels(10, 90)) == 1
     for after in (empty, labels(60, 40), labels(10, 90)):
-        assert guard.accepts(after)
+        assert guard.verdict(after, None) == "accepted"
 
 
 def test_a_prediction_may_not_be_emptied():
     assert not accepts(labels(60, 40), labels(0, 0, 150))
     assert not accepts(labels(60, 40), labels(0, 0, 150), TOLERANT)
+
+
+TYPICAL, SHIFTED = 0.05, 0.2  # energies below and above the source site's level of 0.1
+
+
+def test_an_odd_prediction_may_change_wholly_if_scan_and_prediction_become_typical():
+    failed, repaired = labels(5, 95), torch.tensor([[1] * 60 + [2] * 40 + [0] * 50])
+    guard = Guard(failed, 2, SOURCE_SITE)
+    assert guard.before > ODD
+    assert guard.agreement(repaired) < AGREEMENT
+    assert guard.verdict(repaired, SHIFTED) == "refused"
+    assert guard.verdict(repaired, None) == "refused"
+    assert guard.verdict(labels(95, 5), TYPICAL) == "refused"
+    assert guard.verdict(repaired, TYPICAL) == "accepted"
+
+
+def test_a_usual_prediction_may_not_change_wholly_however_typical_its_scan_becomes():
+    usual, other = labels(60, 40), torch.tensor([[1] * 60 + [2] * 40 + [0] * 50])
+    assert Guard(usual, 2, SOURCE_SITE).verdict(other, TYPICAL) == "strayed"
+
+
+def test_once_strayed_an_odd_prediction_is_only_accepted_as_a_repair():
+    guard = Guard(labels(5, 95), 2, SOURCE_SITE)
+    assert guard.verdict(labels(8, 92), SHIFTED) == "accepted"
+    assert guard.verdict(labels(90, 10), SHIFTED) == "refused"
+    assert guard.verdict(labels(8, 92), SHIFTED) == "refused"
 
 
 FULL, EMPTY = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0])

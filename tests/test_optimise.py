@@ -6,18 +6,9 @@ import torch
 
 from conftest import toy_scan
 from scantune.methods import METHODS, Equipment, Method, Terms
-from scantune.optimise import (
-    LBFGS,
-    Adam,
-    Brakes,
-    Course,
-    RandomSlices,
-    Schedule,
-    Solver,
-    Volume,
-    WholeVolume,
-    optimise,
-)
+from scantune.optimise import Brakes, Course, Schedule, optimise
+from scantune.sampling import RandomSlices, Volume, WholeVolume
+from scantune.solvers import LBFGS, Adam, Solver
 from scantune.tasks import Segmentation
 
 
@@ -155,40 +146,47 @@ def test_a_step_that_is_not_eligible_does_not_end_the_run_at_the_level(toy):
 
 
 class Verdicts:
-    """Accepts or refuses by a list, and counts how often it was asked."""
+    """Gives verdicts from a list, and counts how often it was asked."""
 
     def __init__(self, *verdicts):
         self.verdicts = verdicts
         self.asked = 0
 
-    def __call__(self):
+    def __call__(self, _energy):
         self.asked += 1
         return self.verdicts[self.asked - 1]
 
 
-def test_the_first_step_that_is_refused_ends_the_run_and_is_not_chosen(toy):
-    accepts = Verdicts(True, False)
-    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(accepts=accepts))
+def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
+    verdicts = Verdicts("accepted", "strayed")
+    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
     assert [(row["objective"], row["valid"]) for row in course.trace] == [(5, True), (4, True), (3, False)]
     assert course.best == 1
     assert course.end == 4
 
 
+def test_a_refused_step_is_not_chosen_and_the_run_goes_on(toy):
+    verdicts = Verdicts("accepted", "refused", "accepted")
+    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
+    assert [row["valid"] for row in course.trace] == [True, True, False, True]
+    assert course.best == 3
+
+
 def test_a_refused_step_is_not_chosen_where_it_reaches_the_level(toy):
-    course = run(toy, plain(5.0, 1.0), brakes=Brakes(2.0, Verdicts(False)))
+    course = run(toy, plain(5.0, 1.0), brakes=Brakes(2.0, Verdicts("refused")))
     assert course.best == 0
 
 
 def test_only_steps_that_would_be_chosen_are_asked_about(toy):
     """Neither the start, nor steps that are not eligible or not better than the best."""
-    accepts = Verdicts(True, True)
+    verdicts = Verdicts("accepted", "accepted")
     course = run(
         toy,
         [(5.0, True), (6.0, True), (4.0, True), (1.0, False), (4.5, True), (3.0, True)],
         0.0,
-        Brakes(accepts=accepts),
+        Brakes(verdict=verdicts),
     )
-    assert accepts.asked == 2
+    assert verdicts.asked == 2
     assert course.best == 5
 
 

@@ -18,22 +18,13 @@ from scantune.guard import Decision, Guard, judge
 from scantune.methods import METHODS, Equipment, Method
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
-from scantune.optimise import (
-    LBFGS,
-    Adam,
-    Brakes,
-    Course,
-    OnStep,
-    RandomSlices,
-    Schedule,
-    Volume,
-    WholeVolume,
-    optimise,
-)
+from scantune.optimise import Brakes, Course, OnStep, Schedule, optimise
 from scantune.preprocess import Prepared
 from scantune.prior import FieldOfExperts
 from scantune.results import Result, Survey
+from scantune.sampling import RandomSlices, Volume, WholeVolume
 from scantune.scans import Case, read_scan
+from scantune.solvers import LBFGS, Adam
 from scantune.tasks import Segmentation
 
 PRESETS: dict[str, Schedule] = {
@@ -213,7 +204,8 @@ def _brakes(before: Survey, prior: FieldOfExperts | None, network: AdaptableNetw
         return Brakes()
     judged = Guard(before.prediction, before.structures, prior.calibration)
     return Brakes(
-        prior.calibration.typical, lambda: judged.accepts(survey(network, volume, before.task, None).prediction)
+        prior.calibration.typical,
+        lambda energy: judged.verdict(survey(network, volume, before.task, None).prediction, energy),
     )
 
 

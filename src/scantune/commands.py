@@ -117,7 +117,7 @@ class Demo:
     """A model file of brain tissues, or the name of a model that comes with scantune."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
     """The simulated centres to adapt to, such as pd-3T."""
-    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: half of adapt's)")] = None
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
     """Where to compute; auto takes a GPU where there is one."""

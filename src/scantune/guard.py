@@ -11,10 +11,19 @@ from scantune.calibration import Calibration, structure_counts
 Action = Literal["kept", "rolled back", "skipped"]
 
 AGREEMENT = 0.8
-"""An adaptation may not change more of the prediction than leaves this Dice with the source prediction."""
+"""An ordinary step may not change more of the prediction than leaves this Dice with the source prediction."""
 
 ODDNESS = 0.5
 """Proportions may always be this odd, in standard deviations; beyond, they may not get odder than they were."""
+
+ODD = 3.0
+"""A source prediction odder than this has failed: then any change is welcome that repairs it."""
+
+USUAL = 2.0
+"""A repaired prediction is at most this odd, and its scan as typical as a source subject."""
+
+Verdict = Literal["accepted", "refused", "strayed"]
+"""On a step: it may be chosen; it may not, but later ones might; it may not, and the run should end."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +40,13 @@ class Decision:
     reason: str
 
 
-@dataclass(frozen=True)
 class Guard:
-    """Judges the steps of an adaptation by what they do to the prediction.
+    """Judges the steps of one adaptation, in order, by what they do to the prediction.
+
+    Matching feature statistics can go on while the prediction falls apart. Two things tell without labels: the
+    structures' proportions leave those of source subjects, or most of the prediction becomes another one. The first
+    such step ends the run. Only where the source prediction itself was odd may a later step change it wholly, if this
+    makes scan and prediction those of a source subject.
 
     Args:
         source: Predicted labels before adaptation, `(slices, *spatial)`.
@@ -41,19 +54,26 @@ class Guard:
         calibration: What is typical of source subjects.
     """
 
-    source: Tensor
-    structures: int
-    calibration: Calibration
+    def __init__(self, source: Tensor, structures: int, calibration: Calibration) -> None:
+        self.source, self.structures, self.calibration = source, structures, calibration
+        self.before = self.oddness(source)
+        self.strayed = False
 
-    def accepts(self, labels: Tensor) -> bool:
-        """Whether a step's prediction is one the source may turn into.
+    def verdict(self, labels: Tensor, energy: float | None) -> Verdict:
+        """On a step with this prediction and FoE-CNN energy."""
+        after = self.oddness(labels)
+        typical = energy is not None and energy <= self.calibration.typical
+        if self.before > ODD and after <= USUAL and typical:
+            return "accepted"
+        ordinary = after <= max(self.before, ODDNESS) and self.agreement(labels) >= AGREEMENT
+        if ordinary and not self.strayed:
+            return "accepted"
+        self.strayed = True
+        return "refused" if self.before > ODD else "strayed"
 
-        Matching feature statistics can go on while the prediction falls apart. Two things tell without labels: the
-        structures' proportions leave those of source subjects, or most of the prediction becomes another one.
-        """
-        before = self.calibration.oddness(structure_counts(self.source, self.structures))
-        after = self.calibration.oddness(structure_counts(labels, self.structures))
-        return after <= max(before, ODDNESS) and self.agreement(labels) >= AGREEMENT
+    def oddness(self, labels: Tensor) -> float:
+        """How far a prediction's proportions are from those of source subjects, in standard deviations."""
+        return self.calibration.oddness(structure_counts(labels, self.structures))
 
     def agreement(self, labels: Tensor) -> float:
         """Mean Dice with the source prediction over the structures that this has; 1 where it has none."""
