@@ -11,9 +11,10 @@ may become, how far the prediction may move from the source's. MODELS as in brai
 import argparse
 import json
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,23 @@ from scantune.solvers import LBFGS
 COHORT = COHORTS["brain"]
 PEOPLE = 100
 VARIANTS = {"foe-cnn-pca": 14, "foe-cnn": 14, "entropy": 8}
+
+
+class Rule(NamedTuple):
+    """How odd, how much agreement, and which repairs."""
+
+    odd: float
+    agree: float
+    repair: tuple[float, float] | None = None
+
+
+RULES = [
+    Rule(np.inf, 0.0),
+    Rule(0.5, 0.0),
+    Rule(np.inf, 0.8),
+    *(Rule(odd, agree) for odd in (0.5, 1.0) for agree in (0.8, 0.85, 0.9)),
+    *(Rule(0.5, 0.8, (failed, usual)) for failed in (2.0, 3.0, 5.0) for usual in (1.0, 2.0, 3.0)),
+]
 
 
 def scores(prediction: Tensor, reference: Tensor) -> list[float]:
@@ -82,45 +100,45 @@ def follow(model: scantune.Model, volume: Volume, reference: Tensor, method: str
 
 def table(arguments: argparse.Namespace) -> None:
     rows = [row for name in arguments.files for row in json.loads(Path(name).read_text())]
-    print("Mean change of Dice x 1000 against no adaptation, by centre; worst scan; scans that lose more than 0.03.\n")
+    print("Mean change of Dice x 1000 against no adaptation, by centre; worst scan; scans that lose more than 0.03.")
+    print(
+        "Repair: a source prediction odder than the first number may change wholly if the scan becomes typical and the"
+    )
+    print("the prediction at most as odd as the second.\n")
     centres = [c for c in COHORT.centres if any(row["centre"] == c for row in rows)]
-    print("| method | evaluations | oddness | agreement |", " | ".join(centres), "| mean | worst | lost |")
-    print("|---" * (len(centres) + 7) + "|")
-    for method in VARIANTS:
-        for most in (6, 8, 12, 18):
-            for odd, agree in (
-                (np.inf, 0.0),
-                (0.5, 0.0),
-                (np.inf, 0.8),
-                (1.0, 0.8),
-                (0.5, 0.8),
-                (0.5, 0.85),
-                (0.5, 0.9),
-            ):
-                change: dict[str, list[float]] = {centre: [] for centre in centres}
-                for row in (row for row in rows if row["variant"] == method):
-                    path = row["path"][: most + 1]
-                    chosen = play_back(path, row["calibration"], odd, agree)
-                    change[row["centre"]].append(fmean(path[chosen]["dice"]) - fmean(path[0]["dice"]))
-                every = [value for values in change.values() for value in values]
-                cells = [f"{1000 * fmean(change[centre]):+.0f}" for centre in centres]
-                end = f"{1000 * fmean(every):+.1f} | {min(every):+.3f} | {sum(v < -0.03 for v in every)}/{len(every)}"
-                print(f"| {method} | {most} | {odd} | {agree} |", " | ".join(cells), f"| {end} |")
+    print("| method | evaluations | oddness | agreement | repair |", " | ".join(centres), "| mean | worst | lost |")
+    print("|---" * (len(centres) + 8) + "|")
+    for method, most, rule in product(VARIANTS, (6, 12, 18), RULES):
+        change: dict[str, list[float]] = {centre: [] for centre in centres}
+        for row in (row for row in rows if row["variant"] == method):
+            path = row["path"][: most + 1]
+            chosen = play_back(path, row["calibration"], rule)
+            change[row["centre"]].append(fmean(path[chosen]["dice"]) - fmean(path[0]["dice"]))
+        every = [value for values in change.values() for value in values]
+        cells = [f"{1000 * fmean(change[centre]):+.0f}" for centre in centres]
+        end = f"{1000 * fmean(every):+.1f} | {min(every):+.3f} | {sum(v < -0.03 for v in every)}/{len(every)}"
+        print(f"| {method} | {most} | {rule.odd} | {rule.agree} | {rule.repair} |", " | ".join(cells), f"| {end} |")
 
 
-def play_back(path: list[dict[str, Any]], calibration: dict[str, Any], odd: float, agree: float) -> int:
-    """The step that the rules would choose; the first better step that they refuse ends the run."""
-    typical, best = calibration["typical"], 0
+def play_back(path: list[dict[str, Any]], calibration: dict[str, Any], rule: Rule) -> int:
+    """The step that the rules would choose; the first better step that they refuse ends the run, but for repairs."""
+    typical, best, strayed = calibration["typical"], 0, False
     if path[0]["energy"] is not None and path[0]["energy"] <= typical:
         return 0
+    before = oddness(path[0]["frac"], calibration)
+    failed, usual = rule.repair or (np.inf, 0.0)
     for step, row in enumerate(path[1:], 1):
         if not row["valid"] or row["obj"] >= path[best]["obj"]:
             continue
-        limit = max(oddness(path[0]["frac"], calibration), odd)
-        if oddness(row["frac"], calibration) > limit or fmean(row["agree"]) < agree:
-            break
-        best = step
-        if row["energy"] is not None and row["energy"] <= typical:
+        after, arrived = oddness(row["frac"], calibration), row["energy"] is not None and row["energy"] <= typical
+        ordinary = after <= max(before, rule.odd) and fmean(row["agree"]) >= rule.agree and not strayed
+        if ordinary or (before > failed and after <= usual and arrived):
+            best = step
+            if arrived:
+                break
+            continue
+        strayed = True
+        if before <= failed:
             break
     return best
 
