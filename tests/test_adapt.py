@@ -229,6 +229,13 @@ def test_progress_is_told_step_by_step(preset, toy):
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_energies_are_told_only_of_experts_with_enough_samples(toy):
+    full = scantune.adapt(toy.network, toy_scan(109)[0], prior=toy.prior, steps=0)
+    empty = scantune.adapt(toy.network, torch.zeros(2, 1, 48, 48), prior=toy.prior, steps=0)
+    assert set(full.source.energies) == {"cnn", "pca"}
+    assert set(empty.source.energies) == {"cnn"}
+
+
 def test_zero_steps_are_the_source(toy):
     result = scantune.adapt(toy.network, toy_scan(109)[0] ** 2, prior=toy.prior, steps=0)
     assert result.decision.action == "skipped"

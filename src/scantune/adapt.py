@@ -20,7 +20,7 @@ from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, optimise
 from scantune.preprocess import Prepared
-from scantune.prior import FieldOfExperts
+from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts
 from scantune.results import Result, Survey
 from scantune.sampling import RandomSlices, Volume, WholeVolume
 from scantune.scans import Case, read_scan
@@ -79,20 +79,16 @@ def adapt(
     """
     started = time.perf_counter()
     where = find_device(str(device))
-    kind = _method(method)
-    schedule = _schedule(preset, steps)
+    kind, schedule = _method(method), _schedule(preset, steps)
     patient = _patient(network, scan, mask)
-    volume = Volume(
-        patient.volume.images.to(where),
-        None if patient.volume.padding is None else patient.volume.padding.to(where),
-    )
+    volume = patient.volume.to(where)
     source, task = _source(network, volume, where, seed)
     prior = prior if prior is not None else (network.prior if isinstance(network, Model) else None)
     if prior is not None:
         prior.require_fit(source)
+        prior = prior.to(where)
     runner = kind(Equipment(task, prior))
-    on_device = None if prior is None else prior.to(where)
-    before = survey(source, volume, task, on_device)
+    before = survey(source, volume, task, prior)
     working = deepcopy(source).requires_grad_(False)
     brakes = _brakes(before, prior, working, volume) if guard and preset == "fast" else Brakes()
     if before.energy is not None and before.energy <= brakes.level:
@@ -100,29 +96,13 @@ def adapt(
     course = optimise(working, runner, volume, schedule, runner.learning_rate, seed, on_step, brakes)
     adapted = deepcopy(source)
     adapted.load_state_dict(course.state, strict=False)
-    after = survey(adapted, volume, task, on_device) if course.state else before
+    after = survey(adapted, volume, task, prior) if course.state else before
     decision = _decide(course, before, after, brakes) if guard else Decision("kept", "the guard was switched off.")
     if decision.action != "kept":
         adapted, after = source, before
-    return Result(
-        network=adapted,
-        source=before,
-        adapted=after,
-        trace=course.trace,
-        decision=decision,
-        case=patient.case,
-        prepared=patient.prepared,
-        labels=network.labels if isinstance(network, Model) else {},
-        facts={
-            "method": runner.name,
-            "preset": preset,
-            "seed": seed,
-            "device": str(where),
-            "steps": max(len(course.trace) - 1, 0),
-            "best_step": course.best,
-            "seconds": time.perf_counter() - started,
-        },
-    )
+    facts = {"method": runner.name, "preset": preset, "seed": seed, "device": str(where), **_facts(course, started)}
+    labels = network.labels if isinstance(network, Model) else {}
+    return Result(adapted, before, after, course.trace, decision, patient.case, patient.prepared, labels, facts)
 
 
 @torch.no_grad()
@@ -139,12 +119,23 @@ def survey(
             if prior is not None:
                 for key, value in prior.measure(recording, padding).items():
                     total[key] = total.get(key, 0) + value.double()
-    energies = {} if prior is None else prior.energies(total)
+    energies = {} if prior is None else prior.energies({k: v for k, v in total.items() if _enough(k, v)})
     return Survey(
         torch.cat(probabilities),
         task,
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
     )
+
+
+def _enough(group: str, statistics: Tensor) -> bool:
+    """Whether a group's statistics are of enough samples to speak of a density."""
+    return not group.startswith("pca/") or float(statistics[0, 0]) >= MINIMUM_ACTIVE
+
+
+def _facts(course: Course, started: float) -> dict[str, Any]:
+    """How the loop went, and how long everything took."""
+    steps = max(len(course.trace) - 1, 0)
+    return {"steps": steps, "best_step": course.best, "seconds": time.perf_counter() - started}
 
 
 def _method(method: str | type[Method]) -> type[Method]:

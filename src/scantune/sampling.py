@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ class Volume:
 
     images: Tensor
     padding: Tensor | None = None
+
+    def to(self, device: torch.device) -> Self:
+        """On a device."""
+        return type(self)(self.images.to(device), None if self.padding is None else self.padding.to(device))
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """All slices once, in order."""
