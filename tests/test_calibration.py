@@ -11,9 +11,8 @@ from torch import nn
 
 from conftest import toy_scan
 from scantune import FieldOfExperts, InputError
-from scantune.calibration import QUANTILE, Calibration, structure_counts
+from scantune.calibration import QUANTILE, Calibration, predicted_proportions, structure_counts
 from scantune.networks import fold_batch_norm
-from scantune.prior import predicted_proportions
 
 HELD_OUT = [(toy_scan(seed)[0] ** 1.1, None) for seed in range(120, 124)]
 

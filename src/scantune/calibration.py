@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from scantune.tasks import Segmentation, main_output
 
 QUANTILE = 0.9
 """A scan is typical if its energy is below this quantile of held-out source subjects' energies."""
@@ -58,3 +60,19 @@ class Calibration:
 def structure_counts(labels: Tensor, structures: int) -> Tensor:
     """Pixels of each structure of a label map, background left out, `(structures,)`."""
     return torch.bincount(labels.flatten(), minlength=structures + 1)[1 : structures + 1]
+
+
+@torch.no_grad()
+def predicted_proportions(network: nn.Module, volume: Tensor, batch: int = 8) -> Tensor:
+    """Share of each structure in the predicted foreground of a volume, `(structures,)`."""
+    training = network.training
+    network.eval()
+    task = Segmentation.detect(network, volume[:1])
+    counts = []
+    for images in torch.split(volume, batch):
+        output = network(images)
+        structures = main_output(output).shape[1] - int(task.exclusive)
+        counts.append(structure_counts(task.predict(output), structures).double())
+    network.train(training)
+    total = torch.stack(counts).sum(0)
+    return total / total.sum().clamp_min(1)

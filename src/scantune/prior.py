@@ -10,13 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.calibration import Calibration, structure_counts
+from scantune.calibration import Calibration, predicted_proportions
 from scantune.errors import InputError
 from scantune.estimation import MINIMUM_ACTIVE, estimate
 from scantune.experts import EXPERTS, Experts, LayerChoice, PatchSettings, Recorder, Recording
 from scantune.fields import Field
 from scantune.networks import Affine
-from scantune.tasks import Foreground, Segmentation, main_output
+from scantune.tasks import Foreground
 from scantune.tensorfile import read_tensors, write_tensors
 
 Statistics = dict[str, Tensor]
@@ -265,23 +265,6 @@ class FieldOfExperts:
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
-
-
-@torch.no_grad()
-def predicted_proportions(network: nn.Module, volume: Tensor, batch: int = 8) -> Tensor:
-    """Share of each structure in the predicted foreground of a volume, `(structures,)`."""
-    training = network.training
-    network.eval()
-    task = Segmentation.detect(network, volume[:1])
-    total: Tensor | None = None
-    for images, _ in slices(volume, None, batch):
-        output = network(images)
-        structures = main_output(output).shape[1] - int(task.exclusive)
-        counts = structure_counts(task.predict(output), structures).double()
-        total = counts if total is None else total + counts
-    network.train(training)
-    assert total is not None
-    return total / total.sum().clamp_min(1)
 
 
 def slices(volume: Tensor, mask: Tensor | None, batch: int) -> Iterator[tuple[Tensor, Tensor | None]]:
