@@ -1,6 +1,7 @@
 """The bundled brain model on real T1-weighted scans, before and after adaptation.
 
-    python scripts/oasis_results.py DATA/oasis --out results/oasis.csv [--model brain] [--device cpu] [--part 0/1]
+    python scripts/oasis_results.py run DATA/oasis --out results/oasis.csv [--model brain] [--device cpu] [--part 0/1]
+    python scripts/oasis_results.py table results/oasis.csv > results/oasis.md
 
 DATA/oasis holds `ID_T1w.nii.gz` and `ID_tissue.nii.gz` (0 background, 1 CSF, 2 GM, 3 WM). The reference's CSF is the
 ventricles alone, so that CSF is scored but says little.
@@ -9,20 +10,14 @@ ventricles alone, so that CSF is scored but says little.
 import argparse
 import csv
 from pathlib import Path
+from statistics import fmean
 
 import scantune
 from scantune.metrics import dice
 from scantune.scans import read_labels, read_scan
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--model", default="brain")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--part", default="0/1")
-    arguments = parser.parse_args()
+def run(arguments: argparse.Namespace) -> None:
     part, parts = map(int, arguments.part.split("/"))
     model = scantune.load(arguments.model)
     columns = [
@@ -61,5 +56,35 @@ def main() -> None:
             print(subject, result.decision, flush=True)
 
 
+def table(arguments: argparse.Namespace) -> None:
+    with Path(arguments.file).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    scans = len({row["subject"] for row in rows})
+    print(
+        f"| {scans} real scans | source | adapted | lowest source | worst change | best change |\n|---|---|---|---|---|---|"
+    )
+    for structure in ("GM", "WM", "CSF"):
+        chosen = [row for row in rows if row["structure"] == structure]
+        source, adapted = ([float(row[column]) for row in chosen] for column in ("source", "adapted"))
+        change = [after - before for before, after in zip(source, adapted, strict=True)]
+        means = f"{fmean(source):.3f} | {fmean(adapted):.3f} | {min(source):.3f}"
+        print(f"| {structure} | {means} | {min(change):+.3f} | {max(change):+.3f} |")
+    kept = sum(row["decision"] == "kept" for row in rows if row["structure"] == "GM")
+    print(f"\nThe guard kept {kept} of {scans} adaptations and rolled back {scans - kept}.")
+
+
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run")
+    one.add_argument("data", type=Path)
+    one.add_argument("--out", required=True)
+    one.add_argument("--model", default="brain")
+    one.add_argument("--device", default="cpu")
+    one.add_argument("--part", default="0/1")
+    one.set_defaults(action=run)
+    two = commands.add_parser("table")
+    two.add_argument("file")
+    two.set_defaults(action=table)
+    given = parser.parse_args()
+    given.action(given)

@@ -118,7 +118,7 @@ def test_folding_leaves_the_loadings_as_they_are(toy, fitted):
     network = deepcopy(toy.network)
     maps = fold_batch_norm(network.task)
     with torch.no_grad(), Recorder(network, experts.layers()) as record:
-        ((_, folded, _),) = experts.folded(maps).outputs(record(toy.volumes[0]), None)
+        ((_, folded, _),) = experts.folded(maps)[0].outputs(record(toy.volumes[0]), None)
     ((_, plain, _),) = experts.outputs(recordings[0], None)
     assert torch.allclose(folded, plain, atol=1e-3 * float(plain.abs().max()))
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -188,14 +187,12 @@ class FieldOfExperts:
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
         """The same prior for a network whose batch norms were folded into its convolutions."""
-
-        def family(old: Family) -> Family:
-            if old.experts.name == "pca":
-                return replace(old, experts=old.experts.folded(maps))
-            fields = {g: f.folded(maps[g]) if g in maps else f for g, f in old.fields.items()}
-            return replace(old, fields=fields)
-
-        return replace(self, families={name: family(old) for name, old in self.families.items()})
+        families = {}
+        for name, family in self.families.items():
+            experts, left = family.experts.folded(maps)
+            fields = {g: field.folded(left[g]) if g in left else field for g, field in family.fields.items()}
+            families[name] = Family(experts, fields)
+        return replace(self, families=families)
 
     def without(self, name: str) -> Self:
         """A copy without one family of experts."""
@@ -207,8 +204,7 @@ class FieldOfExperts:
         for name, family in self.families.items():
             tensors = {key: value.to(device) for key, value in family.experts.tensors().items()}
             fields = {group: field.to(device) for group, field in family.fields.items()}
-            moved = deepcopy(family.experts) if not tensors else replace(family.experts, **tensors)  # type: ignore[type-var]
-            families[name] = Family(moved, fields)
+            families[name] = Family(replace(family.experts, **tensors), fields)  # type: ignore[type-var]
         return replace(self, families=families)
 
     def tensors(self) -> dict[str, Tensor]:

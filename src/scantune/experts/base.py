@@ -34,8 +34,12 @@ class Experts(ABC):
         """
 
     @abstractmethod
-    def folded(self, maps: Mapping[str, Affine]) -> Self:
-        """The same experts for a network whose layers' outputs went through affine maps."""
+    def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
+        """The experts for a network whose layers' outputs went through affine maps.
+
+        Returns:
+            The experts, and the maps that their own outputs went through, by group.
+        """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

@@ -32,9 +32,9 @@ class CNNExperts(Experts):
             features = precise(recording.features[layer])
             yield layer, features, inside(padding, features)
 
-    def folded(self, maps: Mapping[str, Affine]) -> Self:  # noqa: ARG002
-        """A channel stays the same channel; its standardisation is mapped by the prior."""
-        return self
+    def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
+        """A channel stays the same channel; its outputs are mapped."""
+        return self, maps
 
     def tensors(self) -> dict[str, Tensor]:
         """Nothing: the experts are the network's own filters."""

@@ -68,13 +68,14 @@ class PCAExperts(Experts):
         loadings = convolve(features, filters, bias, stride=self.settings.stride, groups=channels)
         yield self.layer, loadings, active(recording, features, self.task, self.settings, padding)
 
-    def folded(self, maps: Mapping[str, Affine]) -> Self:
+    def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
         """Undoes the layer's affine map in the filters, so that the loadings stay what they were."""
         if self.layer not in maps:
-            return self
+            return self, {}
         shape = (-1, *[1] * (self.mean.ndim - 1))
         scale, shift = maps[self.layer].scale.view(shape), maps[self.layer].shift.view(shape)
-        return replace(self, components=self.components / scale.unsqueeze(1), mean=self.mean * scale + shift)
+        undone = replace(self, components=self.components / scale.unsqueeze(1), mean=self.mean * scale + shift)
+        return undone, {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Components and mean."""
