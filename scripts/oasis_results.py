@@ -60,9 +60,8 @@ def table(arguments: argparse.Namespace) -> None:
     with Path(arguments.file).open(newline="") as file:
         rows = list(csv.DictReader(file))
     scans = len({row["subject"] for row in rows})
-    print(
-        f"| {scans} real scans | source | adapted | lowest source | worst change | best change |\n|---|---|---|---|---|---|"
-    )
+    print(f"| {scans} real scans | source | adapted | lowest source | worst change | best change |")
+    print("|---" * 6 + "|")
     for structure in ("GM", "WM", "CSF"):
         chosen = [row for row in rows if row["structure"] == structure]
         source, adapted = ([float(row[column]) for row in chosen] for column in ("source", "adapted"))
