@@ -1,41 +1,52 @@
-"""Simulated multi-centre cohorts: anatomy (tissue fractions) x acquisition (a scanner's protocol) -> cases.
+"""Simulated multi-centre cohorts: anatomy (regions of a body) x acquisition (a scanner's protocol) -> cases.
 
 They are simulations, meant for tests, demonstrations and stress tests, not a substitute for real scans.
 """
 
 from __future__ import annotations
 
-from scantune.simulate.acquisition import Protocol, acquire
-from scantune.simulate.anatomy import Anatomy, FieldOfView, Subject
-from scantune.simulate.brain import LABELS, TISSUE_LABELS
-from scantune.simulate.cohort import Centre, Cohort
+from scantune.simulate.acquisition import Protocol, Session, acquire
+from scantune.simulate.anatomy import Anatomy
+from scantune.simulate.atlas import Atlas
+from scantune.simulate.brain import LABELS
+from scantune.simulate.cohort import Cohort
+from scantune.simulate.heart import Heart
 from scantune.simulate.icbm152 import export_atlas, icbm152
 from scantune.simulate.labelmaps import label_maps
-from scantune.simulate.protocols import BRAIN
+from scantune.simulate.prostate import Prostate
+from scantune.simulate.protocols import Centre, read_centres
+from scantune.simulate.sequences import SEQUENCES
+from scantune.simulate.spine import Spine
+from scantune.simulate.subject import FieldOfView, Region, Subject
+from scantune.simulate.tissues import TISSUES
+from scantune.simulate.wmh import WhiteMatterLesions
 
 __all__ = [
     "COHORTS",
+    "SEQUENCES",
+    "TISSUES",
     "Anatomy",
+    "Atlas",
     "Centre",
     "Cohort",
     "FieldOfView",
     "Protocol",
+    "Region",
+    "Session",
     "Subject",
     "acquire",
     "export_atlas",
     "icbm152",
     "label_maps",
+    "read_centres",
 ]
 
 COHORTS: dict[str, Cohort] = {
-    "brain": Cohort(
-        name="brain",
-        labels=LABELS,
-        tissue_labels=TISSUE_LABELS,
-        anatomy=icbm152,
-        centres={
-            BRAIN[0].name: Centre(BRAIN[0], {"train": 20, "validation": 5, "test": 10}),
-            **{protocol.name: Centre(protocol, {"test": 10}) for protocol in BRAIN[1:]},
-        },
-    ),
+    "prostate": Cohort("prostate", Prostate, Prostate.labels),
+    "cardiac": Cohort("cardiac", Heart, Heart.labels),
+    "spine": Cohort("spine", Spine, Spine.labels),
+    "brain": Cohort("brain", icbm152, LABELS),
+    "wmh": Cohort("wmh", WhiteMatterLesions, WhiteMatterLesions.labels, made_from=WhiteMatterLesions),
+    "registration": Cohort("registration", icbm152, {"GM": 1, "WM": 2}, people="brain"),
+    "contrasts": Cohort("contrasts", icbm152, LABELS, people="brain"),
 }

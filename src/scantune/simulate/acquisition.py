@@ -1,4 +1,4 @@
-"""Acquisition: a scanner's protocol turns the true tissue fractions of a subject into an image."""
+"""Acquisition: a scanner's protocol turns the true anatomy of a subject into an image."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.simulate.anatomy import Subject
-from scantune.simulate.fields import gaussian_blur, lattice_points, smooth_noise
+from scantune.simulate.coils import Body, Coil, Endorectal
+from scantune.simulate.fields import lattice_points, smooth_noise
+from scantune.simulate.readouts import READOUTS
+from scantune.simulate.sequences import Sequence
+from scantune.simulate.subject import FieldOfView, Subject
 
 _TEXTURE_LENGTHS = (1.5, 10.0)  # mm; grain, and slow differences such as between tracts
-_COIL_BEHIND = (0.0, -100.0, 0.0)  # mm (z, y, x); a surface coil under the back of the head
-_FWHM = 2 * math.sqrt(2 * math.log(2))  # full width at half maximum of a Gaussian of unit deviation
+_JITTERED = {"bias": 5, "snr": 3, "gamma": 1, "scale": 3}  # how many times the jitter these settings vary by
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,21 @@ class Protocol:
 
     Attributes:
         name: The centre.
-        signal: Mean signal of each tissue, relative to each other.
-        texture: Deviation of the signal within solid tissue, relative to the contrast of the two solid
-            tissues that differ most.
+        sequence: What gives the tissues their contrast.
+        field: Field strength in tesla.
+        coil: What receives the signal.
+        readout: A name of `READOUTS`.
+        fov: Field of view, back to front and left to right, in mm.
+        in_plane: Voxel edge of the image in mm.
+        resolution: Voxel edge as acquired (or full width at half maximum of the point spread function), in mm.
+        thickness: Slice thickness in mm.
+        gap: Gap between slices in mm; None spreads the slices over the anatomy.
+        slices: Number of slices.
+        slice_edges: Share of the thickness over which the slice profile falls off at either side.
+        texture: Deviation of the signal within textured regions, relative to the contrast of the two that differ most.
         bias: Deviation of the logarithm of the smooth random gain.
         bias_length: Smoothness of that gain, in mm.
-        surface_coil: Loss of log gain per 100 mm away from a coil at the back of the head.
         snr: Signal of the brightest tissue over the deviation of the noise in the two receiver channels.
-        in_plane: Voxel edge in mm.
-        resolution: In-plane width of the point spread function (full width at half maximum), in mm.
-        thickness: Slice thickness in mm.
         gamma: Exponent of the intensity curve between scanner and archive.
         scale: Stored value of the brightest tissue.
         jitter: Deviation, from subject to subject, of each signal, relative to the range of the signals; the
@@ -43,103 +50,144 @@ class Protocol:
     """
 
     name: str
-    signal: Mapping[str, float]
-    texture: float = 0.08
-    bias: float = 0.06
-    bias_length: float = 45.0
-    surface_coil: float = 0.0
-    snr: float = 40.0
+    sequence: Sequence
+    field: float = 3.0
+    coil: Coil = dataclasses.field(default_factory=Body)
+    readout: str = "truncated"
+    fov: tuple[float, float] = (208.0, 176.0)
     in_plane: float = 1.0
     resolution: float = 1.3
     thickness: float = 1.5
+    gap: float | None = None
+    slices: int = 16
+    slice_edges: float = 0.0
+    texture: float = 0.08
+    bias: float = 0.06
+    bias_length: float = 45.0
+    snr: float = 40.0
     gamma: float = 1.0
     scale: float = 1000.0
     jitter: float = 0.05
 
     def __post_init__(self) -> None:
-        for field in ("snr", "in_plane", "resolution", "thickness", "gamma", "scale", "bias_length"):
-            if not getattr(self, field) > 0:
-                raise InputError(f"The {field} of protocol {self.name} must be above 0, but is {getattr(self, field)}.")
-        if not self.signal or min(self.signal.values()) < 0 or max(self.signal.values()) == 0:
-            raise InputError(f"The signals of protocol {self.name} must be 0 or more, and one of them above 0.")
+        for name in ("field", "snr", "in_plane", "resolution", "thickness", "gamma", "scale", "bias_length"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"The {name} of protocol {self.name} must be above 0, but is {getattr(self, name)}.")
+        for name in ("gap", "slice_edges", "texture", "bias", "jitter"):
+            if (getattr(self, name) or 0) < 0:
+                raise InputError(f"The {name} of protocol {self.name} must be 0 or more, but is {getattr(self, name)}.")
+        if self.slice_edges > 1:
+            raise InputError(f"The slice_edges of protocol {self.name} must be 1 or less, but is {self.slice_edges}.")
+        if self.slices < 1:
+            raise InputError(f"Protocol {self.name} must have at least 1 slice, but has {self.slices}.")
+        if min(self.fov) < 8 * self.in_plane:
+            raise InputError(
+                f"The fov of protocol {self.name} must be its height and width in mm, at least 8 voxels each, "
+                f"but is {self.fov} at {self.in_plane} mm."
+            )
+        if self.readout not in READOUTS:
+            raise InputError(
+                f"The readout of protocol {self.name} must be one of {', '.join(READOUTS)}, but is {self.readout!r}."
+            )
 
-    def jittered(self, rng: np.random.Generator) -> Protocol:
-        """The protocol as it came out for one subject: no two sessions of a real scanner are quite alike."""
-        spread = self.jitter * (max(self.signal.values()) - min(self.signal.values()))
-        signal = {tissue: max(mean + spread * rng.standard_normal(), 0) for tissue, mean in self.signal.items()}
-        factors = {"bias": 5, "snr": 3, "gamma": 1, "scale": 3}
+    def view(self, slices: int | None = None) -> FieldOfView:
+        """Where its voxels lie.
+
+        Args:
+            slices: Number of slices, to be spread evenly over the anatomy; None lays the protocol's own.
+        """
+        return FieldOfView(
+            slices=self.slices if slices is None else slices,
+            height=self.fov[0],
+            width=self.fov[1],
+            in_plane=self.in_plane,
+            thickness=self.thickness,
+            spacing=None if self.gap is None or slices is not None else self.thickness + self.gap,
+            edges=self.slice_edges,
+            endorectal=isinstance(self.coil, Endorectal),
+        )
+
+    def session(self, tissues: tuple[str, ...], rng: np.random.Generator) -> Session:
+        """The protocol as it came out for one subject: no two sessions of a real scanner are quite alike.
+
+        Raises:
+            InputError: The sequence gives none of the tissues a signal, or does not know one.
+        """
+        means = self.sequence.signals(tissues, self.field)
+        if not max(means.values()) > 0:
+            raise InputError(f"Protocol {self.name} must give one of the tissues a signal above 0, but gives none.")
+        spread = self.jitter * (max(means.values()) - min(means.values()))
+        signals = {tissue: max(mean + spread * rng.standard_normal(), 0.0) for tissue, mean in means.items()}
         changes = {
             key: getattr(self, key) * math.exp(self.jitter * rate * rng.standard_normal())
-            for key, rate in factors.items()
+            for key, rate in _JITTERED.items()
         }
-        return dataclasses.replace(self, signal=signal, **changes)
+        return Session(dataclasses.replace(self, **changes), signals)
 
 
-def acquire(subject: Subject, protocol: Protocol, rng: np.random.Generator) -> Tensor:
+@dataclass(frozen=True)
+class Session:
+    """One examination: a protocol, and the signals that it gave the tissues.
+
+    Attributes:
+        protocol: How it was scanned.
+        signals: Mean signal of each tissue.
+    """
+
+    protocol: Protocol
+    signals: Mapping[str, float]
+
+
+def acquire(subject: Subject, session: Session, rng: np.random.Generator) -> Tensor:
     """Scan a subject.
 
     Args:
         subject: The true anatomy, on the protocol's grid.
-        protocol: How to scan; exactly as given, without jitter.
+        session: How to scan.
         rng: Where texture, gain and noise come from.
 
     Returns:
-        Image `(slices, height, width)`, float32, 0 outside the stripped brain.
-
-    Raises:
-        InputError: The protocol has no signal for one of the tissues.
+        Image `(slices, height, width)`, float32, 0 where something was stripped away.
     """
-    missing = [tissue for tissue in subject.tissues if tissue not in protocol.signal]
-    if missing:
-        raise InputError(
-            f"Protocol {protocol.name} must give a signal for {', '.join(missing)}, but knows only "
-            f"{', '.join(protocol.signal)}. Add the missing ones."
-        )
+    protocol = session.protocol
+    readout = READOUTS[protocol.readout]
     inside = subject.fractions.sum(0)
-    means = subject.fractions.new_tensor([protocol.signal[tissue] for tissue in subject.tissues])
+    means = subject.fractions.new_tensor([session.signals[region.tissue] for region in subject.regions])
     brightest = float(means.max())
     signal = torch.einsum("t,tshw->shw", means, subject.fractions)
     signal = signal + _texture(subject, protocol, means, rng)
-    signal = _resolved(signal, inside, protocol) * _gain(subject, protocol, rng)
-    signal = rician(signal, brightest / protocol.snr, rng)
-    return protocol.scale * (signal / brightest) ** protocol.gamma * inside.round()
+    around = session.signals.get(subject.around, 0.0)
+    edge = protocol.resolution / protocol.in_plane
+    signal = readout.resolve(signal, inside, around, edge) * _gain(subject, protocol, rng)
+    noise = readout.noise(signal.shape, edge, rng, signal)
+    image = rician(signal, noise * (brightest / protocol.snr))
+    image = protocol.scale * (image / brightest) ** protocol.gamma
+    return image * inside.round() if subject.around else image
 
 
-def rician(signal: Tensor, sigma: float, rng: np.random.Generator) -> Tensor:
-    """Magnitude of a signal with Gaussian noise of deviation `sigma` in both receiver channels, same shape."""
-    noise = rng.standard_normal((2, *signal.shape), dtype=np.float32)
-    real, imaginary = (sigma * torch.from_numpy(noise)).to(signal.device)
-    return torch.hypot(signal + real, imaginary)
+def rician(signal: Tensor, noise: Tensor) -> Tensor:
+    """Magnitude `(...)` of a signal with noise `(2, ...)` in the two receiver channels."""
+    return torch.hypot(signal + noise[0], noise[1])
 
 
 def _texture(subject: Subject, protocol: Protocol, means: Tensor, rng: np.random.Generator) -> Tensor:
-    """Differences `(slices, height, width)` within the solid tissues.
+    """Differences `(slices, height, width)` within the textured regions.
 
     They come from what also sets the tissues apart (myelin, iron, water), so they scale with the contrast.
     """
-    solid = subject.fractions[1:].sum(0)
-    contrast = float(means[1:].max() - means[1:].min())
+    strengths = means.new_tensor([region.texture for region in subject.regions])
+    grainy = torch.einsum("t,tshw->shw", strengths, subject.fractions)
+    contrast = float(means[strengths > 0].max() - means[strengths > 0].min()) if (strengths > 0).any() else 0.0
     fields = [
-        smooth_noise(rng, 1, solid.shape, subject.spacing, length, solid.device)[0] for length in _TEXTURE_LENGTHS
+        smooth_noise(rng, 1, grainy.shape, subject.spacing, length, grainy.device)[0] for length in _TEXTURE_LENGTHS
     ]
-    return torch.stack(fields).sum(0) * solid * (protocol.texture * contrast / math.sqrt(len(fields)))
-
-
-def _resolved(signal: Tensor, inside: Tensor, protocol: Protocol) -> Tensor:
-    """Blur in plane by the point spread function; beyond the border lies more of the same, not darkness."""
-    sigma = protocol.resolution / _FWHM / protocol.in_plane
-    blurred = gaussian_blur(torch.stack([signal, inside]), (0.0, sigma, sigma))
-    return blurred[0] / blurred[1].clamp_min(1e-6) * inside
+    return torch.stack(fields).sum(0) * grainy * (protocol.texture * contrast / math.sqrt(len(fields)))
 
 
 def _gain(subject: Subject, protocol: Protocol, rng: np.random.Generator) -> Tensor:
-    """Receiver gain `(slices, height, width)`, about 1 in the middle of the field of view."""
+    """Receiver gain `(slices, height, width)`."""
     shape = subject.fractions.shape[1:]
     device = subject.fractions.device
-    gain = protocol.bias * smooth_noise(rng, 1, shape, subject.spacing, protocol.bias_length, device)[0]
-    coil = torch.tensor(_COIL_BEHIND, device=device) + torch.from_numpy(rng.normal(0.0, 15.0, 3).astype(np.float32)).to(
-        device
-    )
+    bias = protocol.bias * smooth_noise(rng, 1, shape, subject.spacing, protocol.bias_length, device)[0]
     points = lattice_points(shape, subject.spacing, subject.origin, device)
-    distance = (points - coil).norm(dim=-1)
-    return torch.exp(gain - protocol.surface_coil * (distance / 100.0 - 1.0))
+    return torch.exp(bias) * protocol.coil.gain(points, subject.landmarks, rng)

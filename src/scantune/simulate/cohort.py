@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +15,12 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError
 from scantune.scans import Case
-from scantune.simulate.acquisition import Protocol, acquire
-from scantune.simulate.anatomy import Anatomy, FieldOfView, Subject
-
-
-@dataclass(frozen=True)
-class Centre:
-    """One centre of a cohort.
-
-    Attributes:
-        protocol: How it scans.
-        splits: Number of subjects in each of its splits.
-    """
-
-    protocol: Protocol
-    splits: Mapping[str, int]
+from scantune.simulate.acquisition import acquire
+from scantune.simulate.anatomy import Anatomy
+from scantune.simulate.atlas import Atlas
+from scantune.simulate.cache import Cache
+from scantune.simulate.protocols import Centre, bundled_centres
+from scantune.simulate.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -36,22 +29,37 @@ class Cohort:
 
     Attributes:
         name: What it is called.
-        labels: Label value of each structure; 0 is background.
-        tissue_labels: Label value of each tissue of the anatomy.
         anatomy: Makes the anatomy that is used unless another is given.
-        centres: The centres by name; the first is the source.
+        labels: Label value of each structure; 0 is background.
+        people: What the random numbers of its subjects start from; cohorts of the same people share it.
+        made_from: Makes an anatomy of this cohort from an atlas that is given; by default the atlas itself.
+        given: Centres to use instead of those that come with scantune under the cohort's name.
     """
 
     name: str
-    labels: Mapping[str, int]
-    tissue_labels: Mapping[str, int]
     anatomy: Callable[[], Anatomy]
-    centres: Mapping[str, Centre]
+    labels: Mapping[str, int]
+    people: str = ""
+    made_from: Callable[[Atlas], Anatomy] = lambda atlas: atlas
+    given: Mapping[str, Centre] | None = None
+
+    @cached_property
+    def centres(self) -> Mapping[str, Centre]:
+        """The centres by name; the first is the source."""
+        return bundled_centres(self.name) if self.given is None else self.given
 
     @property
     def source(self) -> str:
         """Name of the centre that networks are trained at."""
         return next(iter(self.centres))
+
+    def labels_of(self, anatomy: Anatomy | None = None) -> dict[str, int]:
+        """Label value of each structure when subjects are made from an anatomy; None for the cohort's own.
+
+        An anatomy with other structures brings its own labels.
+        """
+        known = anatomy is None or set(self.labels) <= set(anatomy.labels)
+        return dict(self.labels if known or anatomy is None else anatomy.labels)
 
     def cases(
         self,
@@ -61,8 +69,9 @@ class Cohort:
         seed: int = 0,
         anatomy: Anatomy | None = None,
         count: int | None = None,
-        slices: int = 16,
+        slices: int | None = None,
         device: str | torch.device = "cpu",
+        cache: str | Path | None = None,
     ) -> Iterator[Case]:
         """Simulate the subjects of one centre's split, one after the other.
 
@@ -74,8 +83,9 @@ class Cohort:
             seed: Another seed gives other people.
             anatomy: What to use instead of the cohort's own anatomy.
             count: Number of subjects; None for the split's own.
-            slices: Axial slices per scan, spread over the anatomy.
+            slices: Slices per scan, spread over the anatomy; None for the protocol's own.
             device: Where to compute.
+            cache: A folder in which scans are kept and looked for before they are simulated again.
 
         Raises:
             InputError: There is no such centre or split.
@@ -85,27 +95,65 @@ class Cohort:
             raise InputError(f"Unknown split {split!r} of centre {centre}. Available: {', '.join(site.splits)}.")
         number = site.splits[split] if count is None else count
         people = (anatomy or self.anatomy()).to(device)
-        return (self._case(people, centre, split, seed, index, slices) for index in range(number))
+        return self._simulated(people, site, split, seed, number, slices, None if cache is None else Cache(Path(cache)))
 
     def _centre(self, name: str) -> Centre:
         if name not in self.centres:
             raise InputError(f"Unknown centre {name!r} of cohort {self.name}. Available: {', '.join(self.centres)}.")
         return self.centres[name]
 
-    def _case(self, anatomy: Anatomy, centre: str, split: str, seed: int, index: int, slices: int) -> Case:
-        rng = np.random.default_rng(_stream(self.name, centre, split, seed, index))
-        protocol = self.centres[centre].protocol
-        view = FieldOfView(slices=slices, in_plane=protocol.in_plane, thickness=protocol.thickness)
-        subject = anatomy.subject(rng, view)
-        image = acquire(subject, protocol.jittered(rng), rng)
-        name = f"{self.name}_{centre}_{split}-{index + 1:03d}" + (f"_seed-{seed}" if seed else "")
+    def _simulated(
+        self,
+        anatomy: Anatomy,
+        centre: Centre,
+        split: str,
+        seed: int,
+        number: int,
+        slices: int | None,
+        cache: Cache | None,
+    ) -> Iterator[Case]:
+        made = "" if cache is None else anatomy.fingerprint()
+        for index in range(number):
+            for state in anatomy.states:
+                who = (self.people or self.name, centre.protocol.name, split, seed, index)
+
+                def make(state: str = state, who: tuple[str | int, ...] = who) -> Case:
+                    return self._case(anatomy, centre, split, who, state, slices)
+
+                if cache is None:
+                    yield make()
+                else:
+                    yield cache.get(
+                        (*who, state, slices, repr(centre.protocol), repr(self.labels_of(anatomy)), made), make
+                    )
+
+    def _case(
+        self,
+        anatomy: Anatomy,
+        centre: Centre,
+        split: str,
+        who: tuple[str | int, ...],
+        state: str,
+        slices: int | None,
+    ) -> Case:
+        rng = np.random.default_rng(_stream(*who))
+        protocol = centre.protocol
+        subject = anatomy.subject(rng, protocol.view(slices), state)
+        session = protocol.session(tuple(dict.fromkeys(region.tissue for region in anatomy.regions)), rng)
+        if state:  # another moment of the same examination has noise of its own
+            rng = np.random.default_rng(_stream(*who, state))
+        image = acquire(subject, session, rng)
+        *_, seed, index = who
+        person = f"{self.people or self.name}_{protocol.name}_{split}-{int(index) + 1:03d}" + (
+            f"_seed-{seed}" if seed else ""
+        )
         return Case(
-            name=name,
+            name=f"{person}_{state}" if state else person,
             image=_xyz(image),
             affine=_affine(subject),
-            reference=_xyz(subject.labels(self.tissue_labels)),
-            subject=name,
-            site=centre,
+            reference=_xyz(subject.labels(self.labels_of(anatomy))),
+            subject=person,
+            site=protocol.name,
             split=split,
         )
 

@@ -11,12 +11,29 @@ from torch import Tensor
 from scantune.simulate.fields import lattice_points, sample_at, smooth_noise
 
 _STEP = 4.0  # mm between lattice points of the velocity field
-_SCALES = (
-    (32.0, 3.0),
-    (14.0, 1.6),
-)  # (smoothness, size) of the random velocities in mm: lobes, and single folds
 _SQUARINGS = 6
 _SWELLING_RADIUS = 16.0  # mm; how far the swelling of a ventricle reaches
+
+
+@dataclass(frozen=True)
+class Wobble:
+    """How much people differ in shape.
+
+    Attributes:
+        scales: Smoothness and size in mm of the random velocities that bend a body.
+        size: Mean and deviation of the factor by which a body is larger.
+        proportions: Deviation of that factor along each axis.
+        tilt: Deviation in degrees of the angles at which a body lies in the scanner.
+    """
+
+    scales: tuple[tuple[float, float], ...]
+    size: tuple[float, float] = (1.0, 0.0)
+    proportions: float = 0.0
+    tilt: float = 0.0
+
+
+HEAD = Wobble(scales=((32.0, 3.0), (14.0, 1.6)), size=(0.98, 0.04), proportions=0.025, tilt=3.0)
+"""Brains: lobes and single folds differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +57,11 @@ class Deformation:
 
 
 def random_deformation(
-    rng: np.random.Generator, size: tuple[float, float, float], swelling_at: Tensor, device: torch.device
+    rng: np.random.Generator,
+    size: tuple[float, float, float],
+    swelling_at: Tensor,
+    device: torch.device,
+    wobble: Wobble = HEAD,
 ) -> Deformation:
     """Draw the shape of one subject.
 
@@ -49,13 +70,14 @@ def random_deformation(
         size: Extent `(z, y, x)` in mm, about the origin, in which the map is needed.
         swelling_at: Centres `(n, 3)` in mm about which the anatomy swells or shrinks: the ventricles.
         device: Where the map is wanted.
+        wobble: How much people differ.
     """
     shape = tuple(int(np.ceil(extent / _STEP)) + 3 for extent in size)
     origin = tuple(-_STEP * (points - 1) / 2 for points in shape)
     velocity = sum(
-        amount * smooth_noise(rng, 3, shape, (_STEP,) * 3, length, device) for length, amount in _SCALES
+        amount * smooth_noise(rng, 3, shape, (_STEP,) * 3, length, device) for length, amount in wobble.scales
     ) + _swelling(rng, lattice_points(shape, (_STEP,) * 3, origin, device), swelling_at.to(device))
-    matrix = torch.from_numpy(_random_matrix(rng)).to(device)
+    matrix = torch.from_numpy(_random_matrix(rng, wobble)).to(device)
     return Deformation(integrate(velocity, origin), (origin[0], origin[1], origin[2]), matrix)
 
 
@@ -93,12 +115,12 @@ def _swelling(rng: np.random.Generator, points: Tensor, centres: Tensor) -> Tens
     return velocity.permute(3, 0, 1, 2)
 
 
-def _random_matrix(rng: np.random.Generator) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Head size and proportions, and the tilt with which it lies in the scanner."""
-    scale = np.diag(1 / (rng.normal(0.98, 0.04) * rng.normal(1.0, 0.025, 3)))
+def _random_matrix(rng: np.random.Generator, wobble: Wobble) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Size and proportions, and the tilt with which a body lies in the scanner."""
+    scale = np.diag(1 / (rng.normal(*wobble.size) * rng.normal(1.0, wobble.proportions, 3)))
     matrix = scale
     for first, second in ((0, 1), (0, 2), (1, 2)):
-        angle = np.deg2rad(rng.normal(0.0, 3.0))
+        angle = np.deg2rad(rng.normal(0.0, wobble.tilt))
         turn = np.eye(3)
         turn[[first, second], [first, second]] = np.cos(angle)
         turn[first, second], turn[second, first] = -np.sin(angle), np.sin(angle)

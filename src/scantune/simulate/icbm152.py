@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scantune.simulate.anatomy import Anatomy
-from scantune.simulate.brain import FOLDS, TISSUES
+from scantune.simulate.atlas import Atlas
+from scantune.simulate.brain import LABELS, TISSUES, folds
 from scantune.simulate.template import Template, Variation
 
 _CENTRE = (8.0, -18.0, 0.0)  # mm (z, y, x), MNI; the middle of the slices and of the brain
@@ -44,7 +44,7 @@ _VARIATION = Variation(sharpness=(1.3, 2.5), folding=(0.8, 1.5), folding_length=
 
 
 @functools.lru_cache(maxsize=2)
-def icbm152(resolution: int = 1) -> Anatomy:
+def icbm152(resolution: int = 1) -> Atlas:
     """Subjects made from the ICBM152 average brain.
 
     Args:
@@ -77,11 +77,11 @@ def icbm152(resolution: int = 1) -> Anatomy:
         torch.tensor(_VENTRICLES) - torch.tensor(_CENTRE),
         _VARIATION,
     )
-    return Anatomy(TISSUES, FOLDS, (template,), (1.0,))
+    return Atlas(TISSUES, folds(TISSUES), LABELS, (template,), (1.0,))
 
 
 def export_atlas(path: str | Path, resolution: int = 1) -> None:
-    """Write the atlas to an .npz file that `Anatomy.load` reads where nilearn is not installed.
+    """Write the atlas to an .npz file that `Atlas.load` reads where nilearn is not installed.
 
     Raises:
         InputError: The name does not end in .npz.

@@ -11,32 +11,50 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError
 from scantune.scans import LabelMap, read_labels
-from scantune.simulate.anatomy import Anatomy
-from scantune.simulate.brain import FOLDS, TISSUES
+from scantune.simulate.atlas import Atlas
+from scantune.simulate.brain import LABELS, TISSUES, folds
+from scantune.simulate.subject import Region
 from scantune.simulate.template import Template, Variation
 
-STRUCTURES: dict[int, str] = {
-    1: "white",  # cerebral white matter
-    2: "cortex",  # cerebral grey matter
-    3: "white",  # cerebellar white matter
-    4: "cortex",  # cerebellar grey matter
-    5: "deep grey",  # thalamus
-    6: "cortex",  # hippocampus
-    7: "cortex",  # amygdala
-    8: "CSF",  # ventricles
-    9: "deep grey",  # caudate
-    10: "deep grey",  # putamen
-    11: "deep grey",  # pallidum
-    12: "brain stem",  # ventral diencephalon
-    13: "CSF",
-    14: "brain stem",
+_NAMES = {
+    1: ("cerebral WM", "white"),
+    2: ("cerebral GM", "cortex"),
+    3: ("cerebellar WM", "white"),
+    4: ("cerebellar GM", "cortex"),
+    5: ("thalamus", "deep grey"),
+    6: ("hippocampus", "cortex"),
+    7: ("amygdala", "cortex"),
+    8: ("ventricles", "CSF"),
+    9: ("caudate", "deep grey"),
+    10: ("putamen", "deep grey"),
+    11: ("pallidum", "deep grey"),
+    12: ("ventral DC", "brain stem"),
+    13: ("CSF", "CSF"),
+    14: ("brain stem", "brain stem"),
 }
-"""Tissue of each label in the scheme of the paper's 14 brain structures (0 is background)."""
+
+TISSUE_SCHEME: dict[int, Region] = {
+    value: next(region for region in TISSUES if region.tissue == tissue) for value, (_, tissue) in _NAMES.items()
+}
+"""The paper's 14 brain structures, taken together to the tissues CSF, grey and white matter."""
+
+STRUCTURE_SCHEME: dict[int, Region] = {
+    value: Region(name, tissue, name, texture=0.0 if tissue == "CSF" else 1.0)
+    for value, (name, tissue) in _NAMES.items()
+}
+"""The paper's 14 brain structures, each a structure of its own."""
 
 VENTRICLES = 8
 """Label of the ventricles in that scheme."""
 
-_VARIATION = Variation(sharpness=(1.2, 1.8), folding=(0.2, 0.5), folding_length=1.5, fluid=(-1.2, 0.2), softness=0.6)
+BRAIN_VARIATION = Variation(
+    sharpness=(1.2, 1.8), folding=(0.2, 0.5), folding_length=1.5, fluid=(-1.2, 0.2), softness=0.6
+)
+"""How brains differ from the label maps they are made from."""
+
+BODY_VARIATION = Variation(softness=0.6, stripping=None)
+"""For label maps of anything else: only the shape differs."""
+
 _MARGIN = 3  # voxels kept around the brain in plane
 _SPARE = 8.0  # mm at both ends of the map that deformations may need
 _CLOSING = 3  # voxels; in-plane gaps of the map up to twice as wide are filled with CSF
@@ -44,48 +62,66 @@ _CLOSING = 3  # voxels; in-plane gaps of the map up to twice as wide are filled 
 
 def label_maps(
     source: str | Path | Iterable[LabelMap],
-    tissues: Mapping[int, str] = STRUCTURES,
+    scheme: Mapping[int, Region] = TISSUE_SCHEME,
     ventricles: int = VENTRICLES,
-) -> Anatomy:
-    """Subjects made from real label maps of the brain.
+    variation: Variation = BRAIN_VARIATION,
+) -> Atlas:
+    """Subjects made from real label maps.
 
     Args:
         source: A folder with NIfTI label maps, or label maps already read.
-        tissues: The tissue of each label value; values that are not named are outside the brain.
+        scheme: The region that each label value stands for; values that are not named are outside the body.
         ventricles: The label about which subjects differ by swelling; none do where it does not occur.
+        variation: How much subjects differ from the maps; by default as brains do.
 
     Raises:
-        InputError: There is no label map, or a tissue is unknown.
+        InputError: There is no label map, or one holds none of the labels.
     """
-    unknown = sorted(set(tissues.values()) - set(TISSUES))
-    if unknown:
-        raise InputError(f"Unknown tissue {', '.join(unknown)}. Available: {', '.join(TISSUES)}.")
     if isinstance(source, (str, Path)):
         files = sorted(path for path in Path(source).glob("*") if path.name.endswith((".nii", ".nii.gz")))
         if not files:
             raise InputError(f"{source} must be a folder with NIfTI label maps, but holds none. Check the path.")
         source = [read_labels(path) for path in files]
-    templates = tuple(_template(one, tissues, ventricles) for one in source)
-    return Anatomy(TISSUES, FOLDS, templates, (1.0,) * len(templates))
+    regions = _ordered(scheme)
+    templates = tuple(_template(one, scheme, regions, ventricles, variation) for one in source)
+    return Atlas(regions, folds(regions), _values(scheme, regions), templates, (1.0,) * len(templates))
 
 
-def _template(source: LabelMap, tissues: Mapping[int, str], ventricles: int) -> Template:
+def _ordered(scheme: Mapping[int, Region]) -> tuple[Region, ...]:
+    """The regions of a scheme, each once, in the order of the brain's tissues."""
+    order = [region.tissue for region in TISSUES]
+    ranks = {region: order.index(region.tissue) if region.tissue in order else len(order) for region in scheme.values()}
+    return tuple(sorted(ranks, key=lambda region: ranks[region]))
+
+
+def _values(scheme: Mapping[int, Region], regions: tuple[Region, ...]) -> dict[str, int]:
+    """Label value of each structure: the map's own where it is one of the map's labels, otherwise the tissues'."""
+    if scheme is TISSUE_SCHEME or set(regions) == set(TISSUES):
+        return dict(LABELS)
+    return {region.structure: value for value, region in scheme.items() if region.structure}
+
+
+def _template(
+    source: LabelMap, scheme: Mapping[int, Region], regions: tuple[Region, ...], ventricles: int, variation: Variation
+) -> Template:
     labels, spacing = _upright(source)
     table = np.full(int(labels.max()) + 1, -1)
-    for value, tissue in tissues.items():
+    for value, region in scheme.items():
         if value < len(table):
-            table[value] = TISSUES.index(tissue)
+            table[value] = regions.index(region)
     index = table[labels]
     if not (index >= 0).any():
         raise InputError(
-            f"{source.name} must hold labels of the brain ({', '.join(map(str, tissues))}), but none of them "
-            "occurs. Give the tissue of each of its labels."
+            f"{source.name} must hold labels of the scheme ({', '.join(map(str, scheme))}), but none of them "
+            "occurs. Give the region of each of its labels."
         )
     where = np.nonzero((index >= 0).any(0))
     rows, columns = (slice(max(int(i.min()) - _MARGIN, 0), int(i.max()) + _MARGIN + 1) for i in where)
     index, labels = index[:, rows, columns], labels[:, rows, columns]
-    index = np.where((index < 0) & _closed(index >= 0), TISSUES.index("CSF"), index)
-    fractions = np.stack([np.where(index == tissue, 255, 0) for tissue in range(len(TISSUES))]).astype(np.uint8)
+    fluids = [number for number, region in enumerate(regions) if region.tissue == "CSF"]
+    if variation.stripping is not None and fluids:
+        index = np.where((index < 0) & _closed(index >= 0), fluids[-1], index)
+    fractions = np.stack([np.where(index == region, 255, 0) for region in range(len(regions))]).astype(np.uint8)
     filled = np.nonzero((index >= 0).any((1, 2)))[0]
     half = [edge * (size - 1) / 2 for edge, size in zip(spacing, index.shape, strict=True)]
     low, high = (float(end) * spacing[0] - half[0] for end in (filled.min(), filled.max()))
@@ -96,7 +132,7 @@ def _template(source: LabelMap, tissues: Mapping[int, str], ventricles: int) -> 
         (-half[0], -half[1], -half[2]),
         (low + spare, high - spare),
         _halves(labels == ventricles, spacing, half),
-        _VARIATION,
+        variation,
     )
 
 

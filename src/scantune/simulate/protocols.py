@@ -1,91 +1,123 @@
-"""The centres of the simulated cohorts: fixed before any network was trained on them.
+"""Protocol files: the centres that come with scantune, and those that users write, in the same form.
 
-A later change is logged here with its reason, and never made to please a method.
-
-Log: none changed so far. Before the protocols were fixed, a pixel classifier (no network) was scored on a few subjects
-of each centre to see that the shifts are real; no protocol was changed after its scores were seen. The source's
-contrast is the usual look of T1-weighted scans and close to that of the real OASIS scans, which were looked at for
-realism.
-
-Signals are relative to the brightest tissue. But for the source's, they are rounded from the ideal signal
-equations with T1 = 656 / 1188 / 4000 ms at 1.5 T (white matter, cortex, CSF; after W. D. Rooney et al., Magn.
-Reson. Med. 57 (2007) 308-318) and 832 / 1331 / 4000 ms at 3 T (after J. P. Wansapura et al., J. Magn. Reson.
-Imaging 9 (1999) 531-538), T2 = 80 / 110 / 1500 ms, and proton densities 0.70 / 0.82 / 1.00. Deep grey matter is
-put between white matter and cortex, brain stem near white matter. Equations per sequence belong to the full
-simulator.
+A file has one table per centre; `centres/*.toml` are the examples to start from. Times are in ms, angles in
+degrees, lengths in mm.
 """
 
 from __future__ import annotations
 
-from scantune.simulate.acquisition import Protocol
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
 
-BRAIN: tuple[Protocol, ...] = (
-    # The source: a standard T1w MPRAGE. Its long readout shifts the contrast of an ideal inversion recovery;
-    # the numbers are the usual look of such scans: cortex at 0.6 of white matter, CSF dark.
-    Protocol(
-        "source-3T-mprage",
-        {"CSF": 0.18, "cortex": 0.60, "deep grey": 0.74, "white": 1.00, "brain stem": 0.95},
-        snr=45.0,
-    ),
-    # Spoiled gradient echo, TR 24 ms, flip angle 25 degrees: flatter T1 contrast. The mild shift.
-    Protocol(
-        "spgr-1.5T",
-        {"CSF": 0.30, "cortex": 0.74, "deep grey": 0.81, "white": 1.00, "brain stem": 0.97},
-        bias=0.10,
-        snr=25.0,
-        in_plane=0.9375,
-        resolution=1.4,
-        thickness=2.0,
-        scale=420.0,
-    ),
-    # Spin echo, TR 1200 ms, TE 12 ms, between T1 and proton density weighting: grey close to white matter.
-    Protocol(
-        "spinecho-1.5T",
-        {"CSF": 0.51, "cortex": 0.92, "deep grey": 0.94, "white": 1.00, "brain stem": 0.99},
-        bias=0.03,
-        snr=50.0,
-        thickness=3.0,
-        scale=210.0,
-    ),
-    # Inversion recovery, TR 2000 ms, TI 750 ms, magnitude image: cortex almost nulled and close to CSF, whose
-    # magnetisation is still inverted.
-    Protocol(
-        "ir-3T",
-        {"CSF": 0.26, "cortex": 0.36, "deep grey": 0.54, "white": 1.00, "brain stem": 0.93},
-        bias=0.06,
-        snr=45.0,
-        thickness=2.0,
-        scale=1800.0,
-    ),
-    # Proton density weighted spin echo, TR 2500 ms, TE 20 ms; cortex brighter than white matter. The hard one
-    Protocol(
-        "pd-3T",
-        {"CSF": 0.79, "cortex": 1.00, "deep grey": 0.96, "white": 0.90, "brain stem": 0.91},
-        bias=0.02,
-        snr=90.0,
-        thickness=3.0,
-        scale=650.0,
-    ),
-    # The source's contrast through a surface coil at the back of the head: bright behind, dark in front.
-    Protocol(
-        "surface-coil-3T",
-        {"CSF": 0.18, "cortex": 0.60, "deep grey": 0.74, "white": 1.00, "brain stem": 0.95},
-        bias=0.12,
-        surface_coil=0.7,
-        snr=30.0,
-        scale=1400.0,
-    ),
-    # A fast clinical spoiled gradient echo (TR 30 ms, 25 degrees): thick slices, broad point spread function,
-    # noise, and a compressing intensity curve.
-    Protocol(
-        "lowres-1.5T",
-        {"CSF": 0.32, "cortex": 0.75, "deep grey": 0.82, "white": 1.00, "brain stem": 0.97},
-        bias=0.10,
-        snr=18.0,
-        in_plane=1.25,
-        resolution=2.2,
-        thickness=5.0,
-        gamma=0.8,
-        scale=255.0,
-    ),
-)
+from scantune.errors import InputError
+from scantune.settings import settings_from_table
+from scantune.simulate.acquisition import Protocol
+from scantune.simulate.coils import COILS
+from scantune.simulate.sequences import SEQUENCES
+
+Kind = TypeVar("Kind")
+
+_ABOUT = ("vendor", "scanner", "source", "assumed", "splits")
+_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Centre:
+    """One centre of a cohort.
+
+    Attributes:
+        protocol: How it scans.
+        splits: Number of subjects in each of its splits.
+        vendor: Who made the scanner.
+        scanner: Its model.
+        source: Where the protocol is published.
+        assumed: Settings that are not published and were chosen to be plausible.
+    """
+
+    protocol: Protocol
+    splits: Mapping[str, int]
+    vendor: str = ""
+    scanner: str = ""
+    source: str = ""
+    assumed: tuple[str, ...] = field(default=())
+
+
+def bundled_centres(cohort: str) -> dict[str, Centre]:
+    """The centres of a cohort that come with scantune; the first is the one to train at."""
+    text = (resources.files("scantune") / "simulate" / "centres" / f"{cohort}.toml").read_text(encoding="utf-8")
+    return centres_from_toml(text, f"{cohort}.toml")
+
+
+def read_centres(path: str | Path) -> dict[str, Centre]:
+    """Read a user's protocol file.
+
+    Raises:
+        InputError: The file is not there, is not TOML, or says something that cannot be.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} must be a protocol file, but cannot be read ({error}). Check the path.") from error
+    return centres_from_toml(text, str(path))
+
+
+def centres_from_toml(text: str, where: str) -> dict[str, Centre]:
+    """The centres of a protocol file's text.
+
+    Raises:
+        InputError: As `read_centres`.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is not a valid TOML file: {error}.") from error
+    if not tables or not all(isinstance(table, dict) for table in tables.values()):
+        raise InputError(f"{where} must hold one table per centre, such as [my-scanner]; put every setting in a table.")
+    return {name: _centre(name, table, f"[{name}] of {where}") for name, table in tables.items()}
+
+
+def _centre(name: str, table: Mapping[str, Any], where: str) -> Centre:
+    settings: dict[str, Any] = {key: value for key, value in table.items() if key not in _ABOUT}
+    if "sequence" not in table:
+        raise InputError(
+            f'{where} must say how it scans: sequence = {{ kind = "spin-echo", tr = 4000.0, te = 100.0 }}, say.'
+        )
+    if "name" in table:
+        raise InputError(f"{where} must not have the setting name: a centre is called what its table is called.")
+    settings["sequence"] = _member(SEQUENCES, table["sequence"], f"sequence in {where}")
+    if "coil" in table:
+        settings["coil"] = _member(COILS, table["coil"], f"coil in {where}")
+    protocol = settings_from_table(Protocol, {"name": name} | settings, where)
+    about = {key: str(table[key]) for key in ("vendor", "scanner", "source") if key in table}
+    splits = _splits(table.get("splits", {"test": 10}), where)
+    return Centre(protocol, splits, assumed=_assumed(table.get("assumed", []), where), **about)
+
+
+def _member(family: Mapping[str, type[Kind]], table: Any, where: str) -> Kind:
+    """A member of a family, from a table whose `kind` names it."""
+    kind = table.get("kind") if isinstance(table, dict) else None
+    if not isinstance(kind, str) or kind not in family:
+        raise InputError(f"The {where} must have a kind out of {', '.join(family)}, got {kind!r}.")
+    return settings_from_table(
+        family[kind], {key: value for key, value in table.items() if key != "kind"}, f"the {where}"
+    )
+
+
+def _splits(table: Any, where: str) -> dict[str, int]:
+    fine = isinstance(table, dict) and table and all(type(n) is int and n >= 0 for n in table.values())
+    if not fine or set(table) - set(_SPLITS):
+        raise InputError(f"The splits in {where} must be numbers of people, such as {{ test = 10 }}, got {table}.")
+    return dict(table)
+
+
+def _assumed(names: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f'In {where}, assumed must be a list of settings, such as ["snr", "coil.side"], got {names!r}.'
+        )
+    return tuple(names)

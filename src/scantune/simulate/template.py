@@ -28,6 +28,8 @@ class Variation:
         folding_length: Smoothness of the random fields, in mm.
         fluid: Range of the shift of the fluid's logarithm: atrophy (high) or a full brain (low).
         softness: In-plane blur of the template before all this, in mm; for label maps, which have hard edges.
+        stripping: Range of the distance in mm from solid tissue up to which fluid is kept when the skull is stripped
+            away; None strips nothing.
     """
 
     sharpness: tuple[float, float] = (1.0, 1.0)
@@ -35,6 +37,7 @@ class Variation:
     folding_length: float = 2.5
     fluid: tuple[float, float] = (0.0, 0.0)
     softness: float = 0.0
+    stripping: tuple[float, float] | None = (1.5, 3.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,70 @@
+"""A folder of simulated scans, each under a name made from everything that decides what it looks like."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from scantune.imagefiles import write_whole
+from scantune.scans import Case
+
+_TEXTS = ("name", "subject", "site", "split")
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Scans that need not be simulated again.
+
+    Attributes:
+        folder: Where they lie; made when needed.
+    """
+
+    folder: Path
+
+    def get(self, key: tuple[object, ...], make: Callable[[], Case]) -> Case:
+        """The scan that belongs to a key: read where it is there, otherwise made and kept.
+
+        Args:
+            key: Everything that decides what the scan looks like, but for the simulator itself.
+            make: Simulates it.
+
+        Raises:
+            InputError: The folder takes no files.
+        """
+        text = "\x1f".join([_simulator(), *map(str, key)])
+        path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
+        try:
+            return _read(path)
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile):  # not there, or damaged
+            case = make()
+            _write(path, case)
+            return case
+
+
+def _write(path: Path, case: Case) -> None:
+    assert case.reference is not None  # simulated scans have one
+    arrays: dict[str, Any] = {"image": case.image, "affine": case.affine, "reference": case.reference}
+    arrays |= {key: np.array(getattr(case, key)) for key in _TEXTS}
+    write_whole(path, lambda temporary: np.savez(temporary, **arrays))
+
+
+def _read(path: Path) -> Case:
+    with np.load(path, allow_pickle=False) as arrays:
+        texts: dict[str, Any] = {key: str(arrays[key]) for key in _TEXTS}
+        return Case(image=arrays["image"], affine=arrays["affine"], reference=arrays["reference"], **texts)
+
+
+@functools.cache
+def _simulator() -> str:
+    """What tells this version of the simulator from any other: its source text."""
+    folder = resources.files("scantune") / "simulate"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".py")), key=lambda entry: entry.name)
+    return hashlib.sha256(b"".join(entry.read_bytes() for entry in files)).hexdigest()

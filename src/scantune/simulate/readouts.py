@@ -1,0 +1,84 @@
+"""Readouts: how the signal of a slice becomes a magnitude image of finite resolution, with noise."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scantune.simulate.fields import gaussian_blur
+
+_FWHM = 2 * math.sqrt(2 * math.log(2))  # full width at half maximum of a Gaussian of unit deviation
+_SOFT_EDGE = 0.15  # share of k-space, at its edge, over which scanners' filters let the signal fall
+
+
+class Readout(ABC):
+    """The way from signal to image."""
+
+    @abstractmethod
+    def resolve(self, signal: Tensor, inside: Tensor, around: float, edge: float) -> Tensor:
+        """The signal at the resolution that was acquired.
+
+        Args:
+            signal: Signal `(slices, height, width)`; 0 where `inside` is 0.
+            inside: Share of a voxel that is not stripped away, of the same shape.
+            around: Signal of what was stripped away.
+            edge: Acquired voxel edge over the image's.
+        """
+
+    @abstractmethod
+    def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:
+        """Noise of unit deviation in both receiver channels `(2, slices, height, width)`."""
+
+
+class Blurred(Readout):
+    """A Gaussian point spread function; beyond the border of what is kept lies more of the same, not darkness."""
+
+    def resolve(self, signal: Tensor, inside: Tensor, around: float, edge: float) -> Tensor:  # noqa: ARG002
+        """Blur in plane; the acquired edge is the full width at half maximum."""
+        sigma = edge / _FWHM
+        blurred = gaussian_blur(torch.stack([signal, inside]), (0.0, sigma, sigma))
+        return blurred[0] / blurred[1].clamp_min(1e-6) * inside
+
+    def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:  # noqa: ARG002
+        """White."""
+        return _white(rng, shape, like)
+
+
+class Truncated(Readout):
+    """K-space as far as it was acquired: edges ring, and the noise of interpolated images is as coarse as they are."""
+
+    def resolve(self, signal: Tensor, inside: Tensor, around: float, edge: float) -> Tensor:
+        """Cut off the frequencies that were not acquired; around what was stripped lies `around`."""
+        return _filtered(signal + around * (1 - inside), edge)
+
+    def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:
+        """White in the acquired part of k-space."""
+        kept = math.prod(float(_window(size, edge, like).square().mean()) for size in shape[-2:])
+        return _filtered(_white(rng, shape, like), edge) / math.sqrt(kept)
+
+
+READOUTS: dict[str, Readout] = {"blurred": Blurred(), "truncated": Truncated()}
+
+
+def _white(rng: np.random.Generator, shape: torch.Size, like: Tensor) -> Tensor:
+    return torch.from_numpy(rng.standard_normal((2, *shape), dtype=np.float32)).to(like.device)
+
+
+def _filtered(images: Tensor, edge: float) -> Tensor:
+    """Images `(..., height, width)` without the frequencies above those of voxels `edge` times as large."""
+    height, width = images.shape[-2:]
+    rows, columns = _window(height, edge, images), _window(width, edge, images)[: width // 2 + 1]
+    spectrum = torch.fft.rfft2(images) * (rows[:, None] * columns)
+    kept: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
+    return kept
+
+
+def _window(size: int, edge: float, like: Tensor) -> Tensor:
+    """What is kept of each frequency `(size,)`: all, nothing, and a raised cosine in between."""
+    frequency = torch.fft.fftfreq(size, device=like.device).abs() * 2 * edge  # 1 is the highest that was acquired
+    fall = ((1 - frequency) / _SOFT_EDGE).clamp(0, 1)
+    return 0.5 - 0.5 * torch.cos(math.pi * fall)
