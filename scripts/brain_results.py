@@ -17,9 +17,9 @@ from statistics import fmean
 
 import scantune
 from scantune.metrics import dice
-from scantune.simulate import COHORTS, Anatomy
+from scantune.simulate import COHORTS, Atlas
 
-COHORT = COHORTS["brain"]
+COHORT = COHORTS["contrasts"]
 # Name in the table, training, method, guard.
 METHODS = [
     ("baseline", "none", "source", True),
@@ -36,7 +36,7 @@ COLUMNS = [
 
 
 def run(arguments: argparse.Namespace) -> None:
-    anatomy = Anatomy.load(arguments.atlas) if arguments.atlas else COHORT.anatomy()
+    anatomy = Atlas.load(arguments.atlas) if arguments.atlas else COHORT.anatomy()
     part, parts = map(int, arguments.part.split("/"))
     jobs = [(s, centre) for s in arguments.seeds for centre in COHORT.centres]
     done = _done(Path(arguments.out))
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
                     result = scantune.adapt(model, case, method=method, guard=guard, device=arguments.device)
                     prediction = result.prediction
                     shared = {
-                        "cohort": "brain",
+                        "cohort": COHORT.name,
                         "site": centre,
                         "subject": case.subject,
                         "method": name,

@@ -23,11 +23,12 @@ from torch import Tensor
 import scantune
 from scantune.methods import METHODS, Equipment
 from scantune.optimise import Schedule, optimise
-from scantune.sampling import Volume, WholeVolume
-from scantune.simulate import COHORTS, Anatomy
+from scantune.sampling import WholeVolume
+from scantune.simulate import COHORTS, Atlas
 from scantune.solvers import LBFGS
+from scantune.volumes import Volume
 
-COHORT = COHORTS["brain"]
+COHORT = COHORTS["contrasts"]
 PEOPLE = 100
 VARIANTS = {"foe-cnn-pca": 14, "foe-cnn": 14, "entropy": 8}
 
@@ -59,7 +60,7 @@ def scores(prediction: Tensor, reference: Tensor) -> list[float]:
 
 def run(arguments: argparse.Namespace) -> None:
     device = torch.device(arguments.device)
-    atlas = Anatomy.load(arguments.atlas) if arguments.atlas else COHORT.anatomy()
+    atlas = Atlas.load(arguments.atlas) if arguments.atlas else COHORT.anatomy()
     part, parts = map(int, arguments.part.split("/"))
     jobs = [(i, seed, c) for i in arguments.subjects for seed in arguments.seeds for c in COHORT.centres]
     rows: list[dict[str, Any]] = []
@@ -92,7 +93,7 @@ def follow(model: scantune.Model, volume: Volume, reference: Tensor, method: str
 
     schedule = Schedule(WholeVolume(batch=16), LBFGS(), 2 * steps)
     runner = METHODS[method](Equipment(model.task, model.prior))
-    course = optimise(network, runner, volume, schedule, 0.0, 0, look)
+    course = optimise(network, runner, volume, schedule, 0, look)
     for row, seen in zip(course.trace, path, strict=False):
         seen |= {"obj": row["objective"], "energy": row.get("cnn"), "valid": row["valid"]}
     return path

@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 
 from scantune import AdaptableNetwork, FieldOfExperts
+from scantune.autoencoding import UNET_LAYERS, AutoencoderSettings, Autoencoding, new_autoencoders
+from scantune.corruption import Jigsaw
 from scantune.experts import PatchSettings
-from scantune.tasks import soft_dice_loss
+from scantune.learning import learn
+from scantune.methods.ae import Views
+from scantune.networks import Autoencoders, Denoiser, Helper
+from scantune.tasks import Segmentation, soft_dice_loss
+from scantune.volumes import Volume
 
 torch.set_num_threads(1)
 
@@ -20,6 +26,7 @@ class Toy:
     network: AdaptableNetwork
     prior: FieldOfExperts
     volumes: list[Tensor]
+    helpers: dict[str, Helper]
 
 
 def toy_scan(seed: int, slices: int = 4, size: int = 48) -> tuple[Tensor, Tensor]:
@@ -63,12 +70,42 @@ def train_toy(network: torch.nn.Module, iterations: int = 120, rate: float = 5e-
     return network.eval()
 
 
+def toy_denoiser(iterations: int = 30) -> Denoiser:
+    """Trained for a moment on the labels of toy scans."""
+    torch.manual_seed(0)
+    denoiser = Denoiser(classes=3, depth=4, spacing=1.0, width=2)
+    for module in denoiser.modules():
+        if hasattr(module, "momentum"):
+            module.momentum = 0.2
+    adam = torch.optim.Adam(denoiser.parameters(), 0.02)
+    for iteration in range(iterations):
+        labels = toy_scan(iteration % 6)[1]
+        spoilt = Jigsaw(half_width=6)(labels, torch.Generator().manual_seed(iteration))
+        adam.zero_grad()
+        soft_dice_loss(denoiser(denoiser.encoded(spoilt)).softmax(1), labels[None]).backward()
+        adam.step()
+    return denoiser.eval().requires_grad_(False)
+
+
+def toy_autoencoders(network: AdaptableNetwork, volumes: list[Tensor], iterations: int = 60) -> Autoencoders:
+    """Trained for a moment on what the network makes of volumes."""
+    settings = AutoencoderSettings(iterations=iterations, batch=2, learning_rate=0.01, validate_every=20)
+    torch.manual_seed(0)
+    autoencoders = new_autoencoders(network, Segmentation(), volumes[0][:1], UNET_LAYERS)
+    scans = [Volume(volume) for volume in volumes]
+    with Views(network, Segmentation(), autoencoders.layers()) as views:
+        learn(Autoencoding(autoencoders, views, scans, scans[:1], settings, torch.device("cpu")), settings, {})
+    return autoencoders.eval().requires_grad_(False)
+
+
 @pytest.fixture(scope="session")
 def toy() -> Toy:
     torch.manual_seed(0)
     network = train_toy(AdaptableNetwork.default(classes=3, width=8))
     volumes = [toy_scan(seed)[0] for seed in range(6)]
-    return Toy(network, FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES), volumes)
+    prior = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES)
+    helpers: dict[str, Helper] = {"dae": toy_denoiser(), "ae": toy_autoencoders(network, volumes)}
+    return Toy(network, prior, volumes, helpers)
 
 
 @pytest.fixture

@@ -126,10 +126,10 @@ def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
 
 
 def test_a_rollback_returns_the_source(toy, monkeypatch):
-    from scantune import adapt as verb
+    from scantune import supervision
     from scantune.guard import Decision
 
-    monkeypatch.setattr(verb, "judge", lambda *_: Decision("rolled back", "because."))
+    monkeypatch.setattr(supervision, "judge", lambda *_: Decision("rolled back", "because."))
     scan = toy_scan(106)[0] ** 2
     result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3)
     assert result.decision.reason == "because."
@@ -240,6 +240,25 @@ def test_zero_steps_are_the_source(toy):
     result = scantune.adapt(toy.network, toy_scan(109)[0] ** 2, prior=toy.prior, steps=0)
     assert result.decision.action == "skipped"
     assert torch.equal(result.prediction, result.source_prediction)
+
+
+def test_zero_steps_are_the_source_for_methods_that_jump_too(toy):
+    scan = toy_scan(109)[0] ** 2
+    result = scantune.adapt(toy.network, scan, method="batchnorm", steps=0, guard=False)
+    assert result.trace == []
+    assert torch.equal(result.network(scan), toy.network(scan))
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({}, PRESETS["fast"].steps), ({"reference": "random"}, 50), ({"schedule": "bottom-up"}, 50)],
+)
+def test_the_fast_preset_takes_adams_steps_where_the_objective_changes(options, steps, toy):
+    told = []
+    settings = {"prior": toy.prior, "method": "foe-cnn", "guard": False}
+    scan = toy_scan(109, slices=1, size=32)[0] ** 2
+    scantune.adapt(toy.network, scan, options=options, on_step=lambda *told_: told.append(told_), **settings)
+    assert told[0] == (1, steps)
 
 
 @pytest.mark.parametrize(

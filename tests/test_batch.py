@@ -12,7 +12,9 @@ from scantune.filenames import find_scans, images_in, scan_name
 from scantune.outputs import OutputFolder, read_manifest, require_writable
 
 SETTINGS = AdaptSettings(method="source", steps=2)
-MODEL = SimpleNamespace(name="toy", fingerprint="f1", labels={"background": 0, "gm": 1}, task=None, prior=None)
+MODEL = SimpleNamespace(
+    name="toy", fingerprint="f1", labels={"background": 0, "gm": 1}, task=None, prior=None, helpers={}
+)
 
 
 class FakeResult:
@@ -67,9 +69,9 @@ def statuses(outcomes):
 
 
 def test_settings_reach_the_adaptation(adapted, scan, tmp_path):
-    settings = AdaptSettings(method="source", preset="paper", steps=3, guard=False, device="cpu", seed=7)
-    adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", settings)
     expected = {"method": "source", "preset": "paper", "steps": 3, "guard": False, "device": "cpu", "seed": 7}
+    expected["options"] = {"learning_rate": 0.5}
+    adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", AdaptSettings(**expected))
     assert vars(adapted[0]) == {"name": "a", **expected}
 
 
@@ -116,6 +118,10 @@ def other_settings(out, paths):
     return adapt_scans(paths, MODEL, out, AdaptSettings(method="source", steps=2, seed=1))
 
 
+def other_options(out, paths):
+    return adapt_scans(paths, MODEL, out, AdaptSettings(method="source", steps=2, options={"moving": "all"}))
+
+
 def other_model(out, paths):
     return adapt_scans(paths, SimpleNamespace(**vars(MODEL) | {"fingerprint": "f2"}), out, SETTINGS)
 
@@ -129,7 +135,7 @@ def told_to_overwrite(out, paths):
     return adapt_scans(paths, MODEL, out, SETTINGS, overwrite=True)
 
 
-@pytest.mark.parametrize("again", [other_settings, other_model, lost_output, told_to_overwrite])
+@pytest.mark.parametrize("again", [other_settings, other_options, other_model, lost_output, told_to_overwrite])
 def test_what_would_come_out_differently_is_done_again(adapted, scan, tmp_path, again):
     paths = [scan("a.nii.gz")]
     adapt_scans(paths, MODEL, tmp_path / "out", SETTINGS)
@@ -250,11 +256,15 @@ def test_no_scan_at_all_is_told_at_once(tmp_path, paths, sentence):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"method": "magic"}, "Unknown method 'magic'. Available: source, entropy, foe-cnn, foe-cnn-pca"),
+        (
+            {"method": "magic"},
+            "Unknown method 'magic'. Available: source, batchnorm, entropy, dae, ae, foe-cnn, foe-cnn-pca",
+        ),
         ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper"),
         ({"steps": -1}, "steps must be 0 or more, got -1"),
         ({"device": "abacus"}, "abacus"),
         ({"method": "foe-cnn"}, "needs a prior"),
+        ({"options": {"speed": 3}}, "Unknown setting 'speed' in the options of method source"),
     ],
 )
 def test_settings_that_cannot_work_are_told_before_the_first_scan(adapted, scan, tmp_path, wrong, sentence):

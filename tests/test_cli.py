@@ -101,6 +101,25 @@ def test_from_scans_to_scores(model, tmp_path, capsys):
     assert {row["method"] for row in rows} == {"foe-cnn-pca", "source"}
 
 
+def test_a_methods_options_are_used_recorded_and_decide_the_result(model, tmp_path, capsys):
+    scan = write(tmp_path / "a.nii.gz", picture())
+    out = tmp_path / "out"
+    words = ["adapt", scan, "--model", model, "--out", str(out), "--steps", "1", "--no-guard", "--options"]
+    given = ["moving=norm-affine", "weight=0", "learning_rate=1e-3", "layers=up.2.second.conv"]
+    assert main([*words, *given]) == 0
+    manifest = json.loads((out / "manifest.json").read_text())
+    asked = {"moving": "norm-affine", "weight": 0, "learning_rate": 0.001, "layers": "up.2.second.conv"}
+    assert manifest["settings"]["options"] == manifest["scans"]["a"]["settings"]["options"] == asked
+    used = manifest["scans"]["a"]["options"]
+    assert {name: used[name] for name in asked} == asked
+    assert used["divergence"] == "kl"
+    capsys.readouterr()
+    assert main([*words, *given]) == 0
+    assert "earlier run" in capsys.readouterr().out
+    assert main([*words, *given[:-1]]) == 0
+    assert "earlier run" not in capsys.readouterr().out
+
+
 def test_a_second_run_has_nothing_to_do(model, tmp_path, capsys):
     scan = write(tmp_path / "a.nii.gz", picture())
     words = ["adapt", scan, "--model", model, "--out", str(tmp_path / "out"), "--method", "source"]
@@ -146,15 +165,32 @@ def bad_words(toy, tmp_path, **wrong):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"method": "magic"}, "Unknown method 'magic'. Available: source, entropy, foe-cnn, foe-cnn-pca."),
+        (
+            {"method": "magic"},
+            "Unknown method 'magic'. Available: source, batchnorm, entropy, dae, ae, foe-cnn, foe-cnn-pca.",
+        ),
         ({"device": "abacus"}, "abacus"),
         ({"model": "nothing.safetensors"}, "nothing.safetensors"),
         ({"steps": "-3"}, "0 or more, got -3"),
+        (
+            {"options": "speed=3"},
+            "Unknown setting 'speed' in the options of method source; known: moving, learning_rate.",
+        ),
+        (
+            {"options": "moving=feet"},
+            "moving in the options of method source must be one of 'normalizer', 'norm-affine'",
+        ),
+        (
+            {"options": "learning_rate=fast"},
+            "learning_rate in the options of method source must be a number, got 'fast'",
+        ),
+        ({"options": "moving"}, "--options takes NAME=VALUE, such as learning_rate=1e-3, but got 'moving'."),
+        ({"options": "moving=all", "method": "magic"}, "Unknown method 'magic'."),
     ],
 )
 def test_wrong_settings_are_told_in_one_line(model, tmp_path, capsys, wrong, told):
-    scan = write(tmp_path / "a.nii.gz", picture())
-    assert main([*bad_words(model, tmp_path, **wrong), scan]) == 2
+    command, *words = bad_words(model, tmp_path, **wrong)
+    assert main([command, write(tmp_path / "a.nii.gz", picture()), *words]) == 2
     assert told in error_line(capsys)
 
 

@@ -23,7 +23,7 @@ from scantune.scans import LabelMap
 from scantune.simulate import COHORTS, label_maps
 
 SHAPE = {"classes": 4, "channels": 1, "dimensions": 2, "width": 2}
-BRAIN = COHORTS["brain"]
+BRAIN = COHORTS["contrasts"]
 SHIFTED = [name for name in BRAIN.centres if name != BRAIN.source]
 
 
@@ -118,7 +118,7 @@ def test_every_score_is_in_the_file(run):
                 wanted |= {(showing.centre, method, name): dice for name, dice in scores.items()}
     assert len(rows) == len(wanted) == 3 + 2 * 6
     assert found == pytest.approx(wanted, abs=1e-6)
-    assert {row["cohort"] for row in rows} == {"brain"}
+    assert {row["cohort"] for row in rows} == {"contrasts"}
     assert tuple(rows[0]) == COLUMNS[:7]
 
 
@@ -156,7 +156,7 @@ def test_a_model_that_cannot_be_shown_is_refused(model, anatomy, tmp_path):
 @pytest.fixture
 def typed(model, anatomy, tmp_path, monkeypatch):
     """Words of the command, on a cohort whose anatomy is quickly made."""
-    monkeypatch.setitem(COHORTS, "brain", dataclasses.replace(BRAIN, anatomy=lambda: anatomy))
+    monkeypatch.setitem(COHORTS, "contrasts", dataclasses.replace(BRAIN, anatomy=lambda: anatomy))
     model.save(tmp_path / "toy.safetensors")
     words = ["demo", "--model", str(tmp_path / "toy.safetensors"), "--out", str(tmp_path / "out")]
     return [*words, "--centres", "pd-3T", "--steps", "1", "--device", "cpu"]
@@ -178,7 +178,9 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
 
 
 def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
-    monkeypatch.setattr(import_module("scantune.adapt"), "judge", lambda *_: Decision("rolled back", "it got worse."))
+    monkeypatch.setattr(
+        import_module("scantune.supervision"), "judge", lambda *_: Decision("rolled back", "it got worse.")
+    )
     assert main(typed) == 0
     shown = capsys.readouterr().out
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()

@@ -11,6 +11,7 @@ from scantune import FieldOfExperts, InputError
 from scantune.methods import METHODS, Equipment, FoECNNPCA
 from scantune.prior import MINIMUM_ACTIVE
 from scantune.tasks import Segmentation
+from scantune.volumes import Volume
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -18,7 +19,7 @@ class TestEveryMethod:
     def test_the_source_network_is_untouched(self, method, toy):
         network = deepcopy(toy.network)
         before = deepcopy(network.state_dict())
-        scantune.adapt(network, toy_scan(70)[0] ** 2, prior=toy.prior, method=method, steps=2)
+        scantune.adapt(network, toy_scan(70)[0] ** 2, prior=toy.prior, helpers=toy.helpers, method=method, steps=2)
         assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
         assert all(parameter.requires_grad for parameter in network.parameters())
         assert not any(module._forward_hooks for module in network.modules())
@@ -27,7 +28,9 @@ class TestEveryMethod:
     def test_the_same_seed_gives_the_same_result(self, method, preset, toy):
         scan = toy_scan(71)[0] ** 2
         one, other = (
-            scantune.adapt(toy.network, scan, prior=toy.prior, method=method, preset=preset, steps=2, seed=5)
+            scantune.adapt(
+                toy.network, scan, prior=toy.prior, helpers=toy.helpers, method=method, preset=preset, steps=2, seed=5
+            )
             for _ in range(2)
         )
         assert torch.equal(one.adapted.probabilities, other.adapted.probabilities)
@@ -43,13 +46,15 @@ class TestEveryMethod:
         ],
     )
     def test_any_scan_runs_without_nan(self, method, scan, toy):
-        result = scantune.adapt(toy.network, scan, prior=toy.prior, method=method, steps=2)
+        result = scantune.adapt(toy.network, scan, prior=toy.prior, helpers=toy.helpers, method=method, steps=2)
         assert result.prediction.shape == (len(scan), *scan.shape[2:])
         assert torch.isfinite(result.adapted.probabilities).all()
         assert all(value == value for row in result.trace for value in row.values())
 
     def test_its_own_objective_falls(self, method, toy):
-        result = scantune.adapt(toy.network, toy_scan(74)[0] ** 2, prior=toy.prior, method=method, steps=5, guard=False)
+        result = scantune.adapt(
+            toy.network, toy_scan(74)[0] ** 2, prior=toy.prior, helpers=toy.helpers, method=method, steps=5, guard=False
+        )
         if method == "source":
             assert result.trace == []
         else:
@@ -100,7 +105,7 @@ def test_collapse_does_not_pay(toy):
     """An empty foreground carries the last valid PCA value and is never eligible (fact 8)."""
     method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
     method.prepare(deepcopy(toy.network))
-    full = method.measure(toy_scan(78)[0], None)
+    full = method.measure(next(Volume(toy_scan(78)[0]).batches(8)))
     valid = method.terms(full)
     assert valid.valid
     empty = {key: value * (0 if key.startswith("pca/") else 1) for key, value in full.items()}
@@ -116,8 +121,8 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
     measure = FoECNNPCA.measure
     calls = []
 
-    def emptied(self, images, padding):
-        statistics = measure(self, images, padding)
+    def emptied(self, batch):
+        statistics = measure(self, batch)
         calls.append(1)
         if len(calls) == 1:
             return statistics

@@ -83,7 +83,7 @@ task             segmentation: rim = 1, core = 2
 network          kind unet, classes 3, width 8, weights {weights:,}
 input            plane axial, size [48, 48], spacing 1.5,
                  percentiles [1.0, 99.0], content all, n4 no
-prior            none (the source and entropy methods work, foe methods do not)
+prior            none (foe methods need one: scantune fit)
 command          scantune train brain --out brain.safetensors --label-maps FOLDER --precision float16 --seed 12345
 train            iterations 30,000, learning rate 0.001, augment strong,
                  validate every 1,000, seed 20240101, device auto, compile yes

@@ -7,9 +7,10 @@ import torch
 from conftest import toy_scan
 from scantune.methods import METHODS, Equipment, Method, Terms
 from scantune.optimise import Brakes, Course, Schedule, optimise
-from scantune.sampling import RandomSlices, Volume, WholeVolume
+from scantune.sampling import RandomSlices, WholeVolume
 from scantune.solvers import LBFGS, Adam, Solver
 from scantune.tasks import Segmentation
+from scantune.volumes import Volume
 
 
 def gradients(toy, method, sampling, images, padding=None):
@@ -32,13 +33,14 @@ def doubled(prior):
 
 @pytest.mark.parametrize("method", ["entropy", "foe-cnn", "foe-cnn-pca"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_whole_volume_gradients_over_batches_are_those_of_one_big_batch(method, masked, toy):
+@pytest.mark.parametrize("kept", [0, 10**9], ids=["two passes", "one pass"])
+def test_whole_volume_gradients_over_batches_are_those_of_one_big_batch(method, masked, kept, toy):
     images = toy_scan(60, slices=5)[0] ** 1.5
     padding = None
     if masked:
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :9] = True
-    value, gradient = gradients(toy, method, WholeVolume(batch=2), images, padding)
+    value, gradient = gradients(toy, method, WholeVolume(batch=2, kept=kept), images, padding)
     expected_value, expected = gradients(toy, method, WholeVolume(batch=5), images, padding)
     assert value == pytest.approx(expected_value, rel=1e-9)
     assert torch.allclose(gradient, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
@@ -50,7 +52,7 @@ def test_the_gradient_is_a_finite_difference(toy):
     runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior))
     runner.prepare(network)
     weight = network.normalizer.residual[4].bias.requires_grad_(True)
-    whole = WholeVolume(batch=2)
+    whole = WholeVolume(batch=2, kept=0)
     whole.gradient(runner, Volume(images), torch.Generator())
     values = []
     for step in (1e-3, -1e-3):
@@ -68,7 +70,7 @@ def test_random_slices_average_the_gradients_of_an_epoch(toy):
     volume = Volume(images)
     each = []
     for _ in range(3):
-        drawn, _ = volume.draw(2, generator)
+        drawn = volume.draw(2, generator).images
         each.append(gradients(toy, "foe-cnn", WholeVolume(batch=2), drawn))
     assert value == pytest.approx(sum(v for v, _ in each) / 3, rel=1e-5)
     expected = torch.stack([g for _, g in each]).mean(0)
@@ -81,9 +83,10 @@ class Scripted(Method):
     name = "scripted"
 
     def __init__(self, script):
+        super().__init__(Equipment(Segmentation()), {"learning_rate": 1e-3})
         self.script = iter(script)
 
-    def measure(self, images, padding):
+    def measure(self, batch):
         return {"x": sum(p.sum() for p in self.network.normalizer.parameters()).reshape(1)}
 
     def terms(self, statistics):
@@ -96,7 +99,7 @@ def run(toy, script, smoothing=0.0, brakes=None):
     network = deepcopy(toy.network).requires_grad_(False)
     schedule = Schedule(WholeVolume(batch=4, smoothing=smoothing), Adam(), steps=len(script) - 1)
     volume = Volume(torch.zeros(1, 1, 16, 16))
-    return optimise(network, Scripted(script), volume, schedule, 1e-3, 0, brakes=brakes)
+    return optimise(network, Scripted(script), volume, schedule, 0, brakes=brakes)
 
 
 def test_the_lowest_objective_among_eligible_steps_is_chosen(toy):
@@ -203,11 +206,11 @@ class Counting(WholeVolume):
 def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
     """A toy scan through a solver: what the loop saw, the number of gradients, and what was told."""
     network = deepcopy(toy.network).requires_grad_(False)
-    runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior))
+    runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"learning_rate": rate})
     sampling, told = Counting(), []
     schedule = Schedule(sampling, solver, steps)
     volume = Volume(toy_scan(63)[0] ** gamma)
-    course = optimise(network, runner, volume, schedule, rate, 0, lambda *at: told.append(at), **settings)
+    course = optimise(network, runner, volume, schedule, 0, lambda *at: told.append(at), **settings)
     return course, sampling.gradients, told
 
 

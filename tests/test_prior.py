@@ -1,11 +1,14 @@
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from conftest import TOY_PATCHES, toy_scan, train_toy
 from scantune import AdaptableNetwork, FieldOfExperts, InputError
+from scantune.densities import DENSITIES, Gaussian
 from scantune.experts import Recorder
 from scantune.networks import fold_batch_norm
 
@@ -204,3 +207,151 @@ def test_an_instance_norm_network_has_energy_on_a_shifted_scan():
 def test_the_energy_of_nan_is_refused(toy):
     with pytest.raises(InputError, match="NaN"):
         toy.prior.energy(toy.network, torch.full((1, 1, 48, 48), float("nan")))
+
+
+@pytest.fixture(scope="module")
+def others(toy):
+    """Priors of the same network and subjects with densities on a grid."""
+    return {
+        name: FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES, density=name, alpha=8.0)
+        for name in DENSITIES
+        if name != "gaussian"
+    }
+
+
+def histogram(samples, center, scale):
+    """Soft bins of standardised samples by numpy, floored and normalised: 21 masses."""
+    values = np.clip((samples.double().flatten().numpy() - center) / scale, -5, 5)
+    points = np.linspace(-5, 5, 21)
+    shares = np.maximum(0, 1 - np.abs(points[:, None] - values) / 0.5).mean(1)
+    floored = shares / 0.5 + 1e-5
+    return floored / floored.sum()
+
+
+def kernels(samples, center, scale, alpha=8.0):
+    """A kernel density by the plain sum over samples, floored and normalised: 101 masses."""
+    values = np.clip((samples.double().flatten().numpy() - center) / scale, -5, 5)
+    points = np.linspace(-5, 5, 101)
+    heights = np.sqrt(alpha / np.pi) * np.exp(-alpha * (points[:, None] - values) ** 2).mean(1) + 1e-5
+    return heights / heights.sum()
+
+
+@pytest.mark.parametrize(("name", "density", "close"), [("histogram", histogram, 1e-4), ("kde", kernels, 2e-2)])
+def test_the_energy_of_densities_on_a_grid_is_equation_13_by_a_plain_loop(name, density, close, toy, others):
+    prior, layer = others[name], "up.2.first.conv"
+    scan = toy_scan(52)[0] ** 1.5
+    with torch.no_grad(), Recorder(toy.network, [layer]) as record:
+        sources = [record(volume).features[layer] for volume in toy.volumes]
+        test = record(scan).features[layer]
+    found = prior.energies(prior.statistics(toy.network, scan))["cnn"][layer]
+    channels = []
+    for channel in range(test.shape[1]):
+        pooled = torch.cat([source[:, channel] for source in sources]).double()
+        how = float(pooled.mean()), float(pooled.std(correction=0))
+        q = density(test[:, channel], *how)
+        channels.append(np.mean([stats.entropy(density(source[:, channel], *how), q) for source in sources]))
+    assert float(found) == pytest.approx(np.mean(channels), rel=close)
+
+
+@pytest.mark.parametrize("name", ["kde", "histogram"])
+class TestEveryPriorOnAGrid:
+    def test_it_has_the_experts_of_a_gaussian_prior(self, name, toy, others):
+        for family in ("cnn", "pca"):
+            one, other = toy.prior.families[family].fields, others[name].families[family].fields
+            assert one.keys() == other.keys()
+            for group, field in one.items():
+                assert torch.equal(field.center, other[group].center)
+                assert len(other[group].density.heights) == len(field.density.mean)
+
+    def test_the_energy_of_a_shifted_scan_is_higher_and_never_below_the_floor(self, name, toy, others):
+        scan = toy_scan(53)[0]
+        prior = others[name]
+        at_home, away = prior.energy(toy.network, scan), prior.energy(toy.network, scan**2)
+        assert 0 < prior.floor() < at_home < away
+
+    def test_it_survives_its_file(self, name, toy, others, tmp_path):
+        prior = others[name]
+        prior.save(tmp_path / "prior.safetensors")
+        again = FieldOfExperts.load(tmp_path / "prior.safetensors")
+        scan = toy_scan(54)[0] ** 1.5
+        assert again.energy(toy.network, scan) == prior.energy(toy.network, scan)
+        assert again.record() == prior.record()
+        density = again.families["cnn"].fields["up.2.first.conv"].density
+        assert density.settings() == {"low": -5.0, "high": 5.0, "step": 0.5} | (
+            {"step": 0.1, "alpha": 8.0} if name == "kde" else {}
+        )
+
+    def test_folding_batch_norm_leaves_the_energy_as_it_is(self, name, toy, others):
+        scan = toy_scan(55)[0] ** 1.3
+        network = deepcopy(toy.network)
+        folded = others[name].folded(fold_batch_norm(network.task))
+        assert folded.energy(network, scan) == pytest.approx(others[name].energy(toy.network, scan), rel=1e-4)
+
+    def test_batches_do_not_change_the_statistics(self, name, toy, others):
+        scan = toy_scan(56, slices=5)[0]
+        small, whole = (others[name].statistics(toy.network, scan, batch=batch) for batch in (2, 5))
+        assert all(torch.allclose(small[key], whole[key], atol=1e-2) for key in whole)
+
+    def test_it_can_be_calibrated(self, name, toy, others):
+        held_out = [(toy_scan(seed)[0], None) for seed in (57, 58)]
+        calibration = others[name].calibrated(toy.network, held_out).calibration
+        energies = [others[name].energy(toy.network, volume) for volume, _ in held_out]
+        assert min(energies) <= calibration.typical <= max(energies)
+
+    def test_it_refuses_to_be_summarised(self, name, others):
+        with pytest.raises(InputError, match=f"{name} densities keeps one density per subject"):
+            others[name].summarised()
+
+
+def test_an_unknown_density_is_refused(toy):
+    with pytest.raises(InputError, match="Unknown density 'normal'. Available: gaussian, kde, histogram"):
+        FieldOfExperts.fit(toy.network, toy.volumes, density="normal")
+
+
+def test_the_output_can_be_a_layer_of_experts(toy, tmp_path):
+    prior = FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES, output_experts=True)
+    plain, fields = toy.prior.families["cnn"].fields, prior.families["cnn"].fields
+    assert list(fields) == [*plain, "output"]
+    with torch.no_grad():
+        shares = [toy.network(volume).softmax(1).double() for volume in toy.volumes]
+    means = torch.stack([share.mean((0, 2, 3)) for share in shares])
+    field = fields["output"]
+    assert torch.allclose(field.density.mean * field.scale + field.center, means.float(), atol=1e-5)
+    prior.require_fit(toy.network)
+    prior.save(tmp_path / "prior")
+    scan = toy_scan(59)[0] ** 1.5
+    assert FieldOfExperts.load(tmp_path / "prior").energy(toy.network, scan) == prior.energy(toy.network, scan)
+    network = deepcopy(toy.network)
+    folded = prior.folded(fold_batch_norm(network.task))
+    assert folded.energy(network, scan) == pytest.approx(prior.energy(toy.network, scan), rel=1e-4)
+
+
+def test_a_layer_named_as_the_output_experts_is_refused():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.output = nn.Conv2d(1, 2, 3)
+            self.classes = nn.Conv2d(2, 2, 1)
+
+        def forward(self, x):
+            return self.classes(self.output(x))
+
+    with pytest.raises(InputError, match="has a layer named 'output'"):
+        FieldOfExperts.fit(Named(), [torch.rand(2, 1, 8, 8)], output_experts=True)
+
+
+def test_patches_can_be_chosen_by_the_likeliest_structure(toy, tmp_path):
+    prior = FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES, foreground="max")
+    prior.save(tmp_path / "prior")
+    task = FieldOfExperts.load(tmp_path / "prior").families["pca"].experts.task
+    logits = torch.log(torch.tensor([0.1, 0.5, 0.4])).view(1, 3, 1, 1)
+    assert float(task.foreground(logits)) == pytest.approx(0.5)
+    assert float(toy.prior.families["pca"].experts.task.foreground(logits)) == pytest.approx(0.9)
+    with pytest.raises(InputError, match="channels, a function or 'max', got 'min'"):
+        FieldOfExperts.fit(toy.network, toy.volumes, foreground="min")
+
+
+def test_a_gaussian_prior_is_what_it_was_before_there_were_others(toy):
+    field = toy.prior.families["cnn"].fields["up.2.first.conv"]
+    assert field.record() == {"density": "gaussian"}
+    assert isinstance(field.density, Gaussian)

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -14,16 +14,28 @@ import torch
 
 import scantune
 from conftest import TOY_PATCHES, toy_scan
-from scantune.cli import main
-from scantune.densities import DENSITIES, STORED
-from scantune.methods import METHODS
+from scantune.cli import COMMANDS, main
+from scantune.densities import DENSITIES, DIVERGENCES, STORED
+from scantune.methods import METHODS, Options
+from scantune.methods.moving import MOVING
 from scantune.preprocess import Preprocessing
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs" / "model-file.md").read_text(encoding="utf-8")
 BUNDLED = ROOT / "src" / "scantune" / "models" / "brain.safetensors"
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/model-file.md")]
+GUIDE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+PAGES = [
+    ROOT / name
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/model-file.md",
+        "docs/methods.md",
+        "docs/brain.md",
+    )
+]
 
 
 def blocks(language, text=README):
@@ -120,9 +132,12 @@ def test_links_lead_to_files(page):
 
 @pytest.fixture(scope="module")
 def models(toy):
-    """A toy model with a full and one with a summarised prior, calibrated."""
-    prior = scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES)
-    prior = prior.calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
+    """A toy model with a full prior, calibrated, and helper networks; then one for each other form of the prior."""
+
+    def fitted(density):
+        return scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES, density=density)
+
+    prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
     return [
         scantune.Model(
             network=toy.network,
@@ -130,16 +145,17 @@ def models(toy):
             preprocessing=Preprocessing(size=(48, 48)),
             architecture={"kind": "unet", "classes": 3, "width": 8},
             prior=form,
+            helpers=toy.helpers if form is prior else {},
         )
-        for form in (prior, prior.summarised())
+        for form in (prior, prior.summarised(), *map(fitted, set(DENSITIES) - {"gaussian"}))
     ]
 
 
 def documented():
     """Pattern and number of axes (None where the page names none) of every tensor in the page's tables."""
-    rows = re.findall(r"^\| `((?:network|prior)\.[^`]+)` \| (.*?) \|", FORMAT, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:network|prior|helpers)\.[^`]+)` \| (.*?) \|", FORMAT, re.MULTILINE)
     return [
-        (re.sub("NAME|FAMILY|LAYER", "*", name), shape.count(",") + 1 if shape.startswith("(") else None)
+        (re.sub("NAME|FAMILY|LAYER|METHOD", "*", name), shape.count(",") + 1 if shape.startswith("(") else None)
         for name, shape in rows
     ]
 
@@ -165,8 +181,13 @@ def test_the_model_files_record_is_that_of_its_page(models):
     words = set(re.findall(r"`([\w-]+)`", FORMAT))
     for part in ("task", "architecture", "preprocessing"):
         assert set(record[part]) <= words
-    for family in record["prior"]["families"].values():
-        assert set(family) | set(family["experts"]) <= words
+    for model in models:
+        for family in model.record["prior"]["families"].values():
+            assert set(family) | set(family["experts"]) <= words
+            assert {key for group in family["groups"].values() for key in group} <= words
+    assert set(record["helpers"]) == {"dae", "ae"}
+    for helper in record["helpers"].values():
+        assert set(helper) <= words
     assert set(DENSITIES) | set(STORED) <= words
     assert f"now {record['format']};" in FORMAT
 
@@ -179,11 +200,85 @@ def test_python_of_the_model_files_page_runs(block, models, tmp_path, monkeypatc
     assert capsys.readouterr().out.startswith("1 {'rim': 1, 'core': 2} ")
 
 
+def sections():
+    """The parts of the methods' page, by their headings."""
+    parts = re.split(r"^## (.*)$", GUIDE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def options_told(section):
+    """Names and defaults of the options in a section's table."""
+    return dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, re.MULTILINE))
+
+
+def options_of(kind, beside=Options):
+    """Names and defaults of a method's options that are not those of another's."""
+    known = {field.name: str(field.default) for field in fields(beside)}
+    mine = {field.name: str(field.default) for field in fields(kind)}
+    return {name: default for name, default in mine.items() if known.get(name) != default}
+
+
+def test_the_options_of_every_method_are_on_their_page():
+    page = sections()
+    assert options_told(page["Options of every method"]) == {f.name: str(f.default) for f in fields(Options)}
+    for name, method in METHODS.items():
+        beside = METHODS["foe-cnn"].Options if name == "foe-cnn-pca" else Options
+        assert options_told(page[f"`{name}`"]) == options_of(method.Options, beside), name
+    named = set(re.findall(r"^- `([\w-]+)`:", page["Options of every method"], re.MULTILINE))
+    assert named == set(MOVING)
+    words = set(re.findall(r"`([\w-]+)`", page["`foe-cnn`"]))
+    assert set(DIVERGENCES) <= words
+    costs = re.findall(r"^\| `([\w-]+)`", page["Cost"], re.MULTILINE)
+    assert set(costs) == set(METHODS)
+
+
+@pytest.mark.parametrize("block", blocks("console", GUIDE))
+def test_commands_of_the_methods_page_are_understood(block, monkeypatch):
+    for command in COMMANDS.values():
+        monkeypatch.setattr(command, "run", lambda _: 0)
+    for line in block.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "scantune"
+        assert main(words) == 0, line
+
+
+def test_python_of_the_methods_page_runs_and_a_method_is_short(toy, capsys):
+    shifted = toy_scan(9)[0] ** 1.5
+    model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(), {"kind": "unet"}, prior=toy.prior)
+    found = [block.values[0] for block in blocks("python", GUIDE)]
+    assert len(found) == 2
+    for block in found:
+        names = {"model": model, "network": toy.network, "volume": shifted}
+        exec(compile(block, "methods.md", "exec"), names)
+        result = names["result"]
+        assert result.trace[-1]["objective"] < result.trace[0]["objective"]
+    assert len(found[1].splitlines()) <= 100
+    assert capsys.readouterr().out.endswith(" norm-affine\n")
+    with torch.no_grad():
+        p = toy.network(shifted).softmax(1).double()
+    entropy = float(-(p * p.log()).sum(1).mean())
+    shares = p.mean((0, 2, 3))
+    first = result.trace[0]
+    assert first["entropy"] == pytest.approx(entropy, rel=1e-4)
+    assert first["objective"] == pytest.approx(entropy + 0.5 * float((shares * shares.log()).sum()), rel=1e-4)
+
+
 def test_recipes_for_contributors_name_files_tables_and_tests_that_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
         assert re.search(rf"^(?:class|def) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
     for path in re.findall(r"`(src/scantune/\w+/)NAME\.py`", text):
         assert (ROOT / path / "__init__.py").exists()
-    for table in ("METHODS", "DENSITIES", "EXPERTS", "TASKS", "DATASETS", "COHORTS", "COMMANDS"):
+    for table in (
+        "METHODS",
+        "DENSITIES",
+        "DIVERGENCES",
+        "HELPERS",
+        "TRAINERS",
+        "EXPERTS",
+        "TASKS",
+        "DATASETS",
+        "COHORTS",
+        "COMMANDS",
+    ):
         assert f"`{table}`" in text

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import pytest
 
 from scantune.errors import InputError
-from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table
+from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table, table_from_words
 
 
 def write(folder, text):
@@ -79,6 +80,45 @@ def test_a_recipe_that_is_not_text_is_refused(tmp_path):
 def test_every_setting_can_come_from_a_table():
     table = {entry.name: getattr(TrainSettings(), entry.name) for entry in fields(TrainSettings)}
     assert settings_from_table(TrainSettings, table, "a test") == TrainSettings()
+
+
+@dataclass(frozen=True)
+class Mixed:
+    text: str = ""
+    choice: Literal["all", "3"] = "all"
+    whole: int = 0
+    rate: float = 0.0
+    switch: bool = False
+    maybe: int | None = None
+
+
+def test_words_are_read_by_the_type_of_their_setting():
+    words = ["text=5", "choice=3", "whole=12", "rate=.5", "switch=True", "maybe=4"]
+    table = table_from_words(Mixed, words, "--options")
+    assert table == {"text": "5", "choice": "3", "whole": 12, "rate": 0.5, "switch": True, "maybe": 4}
+    assert settings_from_table(Mixed, table, "a test") == Mixed("5", "3", 12, 0.5, True, 4)
+    more = table_from_words(Mixed, ["text=a=b", "rate=1e-3", "switch=false"], "--options")
+    assert more == {"text": "a=b", "rate": 0.001, "switch": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["whole=1.5"], "whole in a test must be a whole number, got '1.5'"),
+        (["whole=true"], "whole in a test must be a whole number, got 'true'"),
+        (["rate=fast"], "rate in a test must be a number, got 'fast'"),
+        (["switch=1"], "switch in a test must be true or false, got '1'"),
+        (["choice=4"], "choice in a test must be one of 'all', '3', got '4'"),
+        (["speed=4"], "Unknown setting 'speed' in a test"),
+        (["rate"], "--options takes NAME=VALUE, such as learning_rate=1e-3, but got 'rate'"),
+        (["=3"], "--options takes NAME=VALUE"),
+        (["rate="], "--options takes NAME=VALUE"),
+        (["rate=1", "rate=2"], "--options must name every setting once, but rate comes twice"),
+    ],
+)
+def test_words_that_are_no_settings_are_refused(words, told):
+    with pytest.raises(InputError, match=told):
+        settings_from_table(Mixed, table_from_words(Mixed, words, "--options"), "a test")
 
 
 def test_settings_do_not_import_torch():

@@ -1,4 +1,4 @@
-"""Simulated cohorts: anatomy, acquisition, and the cases they give."""
+"""Brains from templates: random fields, deformations, atlases and label maps, and the scans of the seven contrasts."""
 
 import dataclasses
 import itertools
@@ -10,17 +10,16 @@ from scipy import ndimage, stats
 
 from scantune.errors import InputError
 from scantune.scans import LabelMap
-from scantune.simulate import COHORTS, Anatomy, FieldOfView, Protocol, Subject, acquire, icbm152, label_maps
-from scantune.simulate.acquisition import rician
-from scantune.simulate.brain import TISSUE_LABELS, TISSUES
+from scantune.simulate import COHORTS, Atlas, FieldOfView, Region, Subject, icbm152, label_maps
+from scantune.simulate.anatomies.brain import LABELS, TISSUES
+from scantune.simulate.anatomies.icbm152 import _CENTRE, export_atlas
+from scantune.simulate.anatomies.labelmaps import BODY_VARIATION, STRUCTURE_SCHEME, TISSUE_SCHEME
 from scantune.simulate.cohort import _stream
 from scantune.simulate.deform import integrate, random_deformation
 from scantune.simulate.fields import gaussian_blur, lattice_points, sample_at, smooth_noise
-from scantune.simulate.icbm152 import _CENTRE, export_atlas
 
-BRAIN = COHORTS["brain"]
+BRAIN = COHORTS["contrasts"]
 CPU = torch.device("cpu")
-PLAIN = {"texture": 0.0, "bias": 0.0, "snr": 1e6, "resolution": 0.1}
 
 
 def toy_map(affine=None):
@@ -46,14 +45,6 @@ def case(toy):
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def ball(spacing=(4.0, 1.0, 1.0), shape=(3, 40, 40)):
-    """A subject of pure white matter inside a circle."""
-    points = lattice_points(shape, spacing, [-s * (n - 1) / 2 for s, n in zip(spacing, shape, strict=True)], CPU)
-    fractions = torch.zeros(len(TISSUES), *shape)
-    fractions[3] = (points[..., 1:].norm(dim=-1) < 16).float()
-    return Subject(fractions, TISSUES, spacing, tuple(points[0, 0, 0].tolist()))
 
 
 def test_there_is_a_source_centre_and_at_least_five_shifted_ones():
@@ -86,7 +77,7 @@ def test_a_case_does_not_depend_on_how_many_are_asked_for(toy):
 
 def test_no_subject_is_in_two_splits_or_centres(toy):
     everyone = [
-        (BRAIN.name, name, split, seed, index)
+        (BRAIN.people, name, split, seed, index)
         for name, centre in BRAIN.centres.items()
         for split, count in centre.splits.items()
         for seed, index in itertools.product(range(3), range(count))
@@ -111,6 +102,28 @@ def test_a_case_is_a_scan_with_every_label_and_nothing_outside_the_brain(case):
     assert np.isfinite(case.image).all()
     np.testing.assert_array_equal(case.image == 0, case.reference == 0)
     assert (case.site, case.split) == (BRAIN.source, "test")
+
+
+STREAMS = {  # voxels of each label, and mean of the image in them: as when the bundled model was trained
+    "source-3T-mprage": ([49738, 881, 8609, 13988], [383.33, 621.14, 1063.92]),
+    "spgr-1.5T": ([54056, 710, 11107, 17599], [191.81, 274.89, 362.48]),
+    "spinecho-1.5T": ([54176, 2, 6830, 12208], [136.34, 170.11, 190.85]),
+    "ir-3T": ([50273, 173, 8580, 14190], [494.23, 528.96, 1683.37]),
+    "pd-3T": ([51565, 673, 8975, 12003], [610.14, 753.78, 672.96]),
+    "surface-coil-3T": ([55896, 899, 8018, 8403], [566.62, 929.46, 1758.97]),
+    "lowres-1.5T": ([31369, 620, 6182, 8641], [154.33, 208.93, 269.06]),
+}
+
+
+@pytest.mark.parametrize("name", BRAIN.centres)
+def test_the_scans_of_a_centre_never_change(toy, name):
+    """The bundled model and the published scores rest on them."""
+    scan = next(BRAIN.cases(name, "test", anatomy=toy, slices=2))
+    counts, means = STREAMS[name]
+    assert scan.name == f"brain_{name}_test-001"
+    np.testing.assert_allclose(np.bincount(scan.reference.ravel()), counts, atol=20)  # machines round differently
+    for label, mean in zip((2, 3), means[1:], strict=True):
+        assert scan.image[scan.reference == label].mean(dtype=float) == pytest.approx(mean, rel=1e-3)
 
 
 def test_tissues_of_the_source_are_ordered_as_in_t1w_scans(case):
@@ -138,7 +151,7 @@ def test_fractions_add_up_to_one_inside_the_brain_and_to_zero_outside(toy):
 
 def test_the_reference_is_what_fills_most_of_a_voxel():
     fractions = torch.from_numpy(rng().dirichlet(np.ones(6), (2, 3, 4)).transpose(3, 0, 1, 2)[:5]).float()
-    labels = Subject(fractions, TISSUES, (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)).labels(TISSUE_LABELS)
+    labels = Subject(fractions, TISSUES, (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)).labels(LABELS)
     for at in np.ndindex(2, 3, 4):
         csf, cortex, deep, white, stem = fractions[(slice(None), *at)].tolist()
         shares = [1 - csf - cortex - deep - white - stem, csf, cortex + deep, white + stem]
@@ -192,65 +205,6 @@ def test_sampling_agrees_with_scipy():
     np.testing.assert_allclose(ours, ndimage.map_coordinates(volume[0], index.T.swapaxes(1, 3), order=1), atol=1e-5)
 
 
-@pytest.mark.parametrize("signal", [0.0, 0.5, 3.0])
-def test_noise_is_rician(signal):
-    noisy = rician(torch.full((200_000,), signal), 0.4, rng()).numpy()
-    truth = stats.rice(signal / 0.4, scale=0.4)
-    assert noisy.mean() == pytest.approx(truth.mean(), rel=5e-3)
-    assert noisy.std() == pytest.approx(truth.std(), rel=1e-2)
-
-
-def test_a_perfect_scan_shows_the_signals_of_the_protocol():
-    subject = ball()
-    subject.fractions[:, :, :, 20:] = 0
-    subject.fractions[0, :, 10:30, 20:30] = 0.25
-    subject.fractions[1, :, 10:30, 20:30] = 0.75
-    protocol = Protocol("plain", BRAIN.centres[BRAIN.source].protocol.signal, gamma=2.0, scale=500.0, **PLAIN)
-    image = acquire(subject, protocol, rng())
-    assert image[1, 20, 10] == pytest.approx(500.0, rel=1e-3)
-    mixed = 0.25 * protocol.signal["CSF"] + 0.75 * protocol.signal["cortex"]
-    assert image[1, 20, 25] == pytest.approx(500.0 * mixed**2, rel=1e-3)
-    assert image[1, 0, 0] == 0
-
-
-def test_noise_and_gain_are_as_strong_as_the_protocol_says():
-    signal = dict.fromkeys(TISSUES, 1.0)
-    subject = ball(shape=(20, 40, 40))
-    inside = subject.fractions[3] > 0
-    noisy = acquire(subject, Protocol("p", signal, scale=1.0, **{**PLAIN, "snr": 25.0}), rng())
-    assert noisy[inside].std().item() == pytest.approx(1 / 25, rel=0.05)
-    gains = [
-        float(acquire(subject, Protocol("p", signal, scale=1.0, **{**PLAIN, "bias": 0.2}), rng(i))[10, 20, 20].log())
-        for i in range(60)
-    ]
-    assert np.std(gains) == pytest.approx(0.2, rel=0.3)
-
-
-def test_a_surface_coil_brightens_the_back_of_the_head():
-    signal = dict.fromkeys(TISSUES, 1.0)
-    image = acquire(ball(), Protocol("coil", signal, surface_coil=1.0, **PLAIN), rng())
-    assert float((image[1, 6, 20] / image[1, 34, 20]).log()) == pytest.approx(0.28, abs=0.02)  # 28 mm apart
-
-
-def test_a_worse_resolution_blurs_an_edge_and_leaves_the_border_bright():
-    subject = ball()
-    subject.fractions[0, :, :, 20:] = subject.fractions[3, :, :, 20:]
-    subject.fractions[3, :, :, 20:] = 0
-    protocol = Protocol("p", BRAIN.centres[BRAIN.source].protocol.signal, scale=1.0, **PLAIN)
-    blurred = acquire(subject, dataclasses.replace(protocol, resolution=4.0), rng())[1, 20]
-    profile = stats.norm.cdf((np.arange(6, 34) - 19.5) / (4.0 / 2.3548))
-    expected = 1.0 + (0.18 - 1.0) * profile
-    np.testing.assert_allclose(blurred[6:34], expected, atol=0.02)
-
-
-def test_jitter_is_modest_and_keeps_the_order_of_tissues():
-    protocol = BRAIN.centres["spinecho-1.5T"].protocol
-    drawn = [protocol.jittered(rng(i)) for i in range(200)]
-    cortex = np.array([one.signal["cortex"] for one in drawn])
-    assert cortex.std() == pytest.approx(0.05 * (1.0 - 0.51), rel=0.2)
-    assert np.mean([one.signal["CSF"] < one.signal["cortex"] < one.signal["white"] for one in drawn]) > 0.95
-
-
 def test_label_maps_are_turned_upright():
     upright = toy_map()
     turned = np.ascontiguousarray(upright.labels.transpose(1, 0, 2)[::-1])  # axes point back, right, up
@@ -282,6 +236,46 @@ def test_label_maps_give_every_structure_its_tissue(toy):
     assert sorted(round(x) for x in template.swelling_at[:, 2].tolist()) == [-14, 14]
 
 
+def boned():
+    """A body of bone alone."""
+    return label_maps([toy_map()], {1: Region("skull", "bone", "bone")}, variation=BODY_VARIATION)
+
+
+def test_every_structure_of_a_label_map_can_be_one_of_its_own():
+    single = label_maps([toy_map()], STRUCTURE_SCHEME)
+    assert single.labels == {region.structure: value for value, region in STRUCTURE_SCHEME.items()}
+    assert {region.tissue for region in single.regions} == {region.tissue for region in TISSUES}
+    scan = next(BRAIN.cases("pd-3T", "test", anatomy=single, slices=4))
+    present = set(np.unique(toy_map().labels).tolist())
+    assert set(np.unique(scan.reference).tolist()) - {13} == present - {13}  # the fluid around may be stripped
+
+
+def test_people_are_the_same_whether_structures_or_tissues_are_labelled(toy):
+    """But for the folds, which random fields shape by tissue."""
+    single = label_maps([toy_map()], STRUCTURE_SCHEME)
+    tissue = {value: LABELS[region.structure] for value, region in TISSUE_SCHEME.items()} | {0: 0}
+    one, other = (next(BRAIN.cases("pd-3T", "test", anatomy=a, slices=4)).reference for a in (toy, single))
+    assert (np.vectorize(tissue.get)(other) == one).mean() > 0.98
+
+
+def test_label_maps_without_fluid_need_none():
+    solid = {value: region for value, region in TISSUE_SCHEME.items() if region.tissue != "CSF"}
+    anatomy = label_maps([toy_map()], solid)
+    assert [region.name for region in anatomy.regions] == ["cortex", "deep grey", "white", "brain stem"]
+    fractions = anatomy.subject(rng(), FieldOfView(slices=2)).fractions
+    assert torch.isfinite(fractions).all()
+    assert fractions.sum() > 1000
+
+
+def test_a_body_is_not_stripped_and_its_surroundings_are_air():
+    anatomy = boned()
+    subject = anatomy.subject(rng(), FieldOfView(slices=2, in_plane=2.0))
+    assert subject.around == ""
+    assert anatomy.labels == {"bone": 1}
+    total = subject.fractions.sum(0)
+    assert (subject.labels(anatomy.labels) == (total > 0.5)).all()
+
+
 def test_the_atlas_knows_the_deep_structures_and_survives_export(tmp_path):
     atlas = icbm152(4)
     places = {  # MNI mm (x, y, z)
@@ -293,9 +287,10 @@ def test_the_atlas_knows_the_deep_structures_and_survives_export(tmp_path):
     for tissue, points in places.items():
         at = torch.tensor([[[p[::-1] for p in points]]]).float() - torch.tensor(_CENTRE)
         shares = atlas.templates[0].at(at)[:, 0, 0]
-        assert (shares.argmax(0) == TISSUES.index(tissue)).all(), (tissue, shares)
+        number = [region.name for region in TISSUES].index(tissue)
+        assert (shares.argmax(0) == number).all(), (tissue, shares)
     export_atlas(tmp_path / "atlas.npz", resolution=4)
-    loaded = Anatomy.load(tmp_path / "atlas.npz")
+    loaded = Atlas.load(tmp_path / "atlas.npz")
     one, other = (next(BRAIN.cases("pd-3T", "test", anatomy=a, slices=2)) for a in (atlas, loaded))
     np.testing.assert_array_equal(one.image, other.image)
     np.testing.assert_array_equal(one.reference, other.reference)
@@ -315,19 +310,22 @@ def test_every_device_sees_the_same_subject(toy, case, device):
     [
         (lambda toy: BRAIN.cases("mars", "test", anatomy=toy), "Unknown centre 'mars'.*source-3T-mprage"),
         (lambda toy: BRAIN.cases("ir-3T", "train", anatomy=toy), "Unknown split 'train'.*test"),
-        (lambda toy: Protocol("p", {"CSF": 1.0}, snr=-1), "snr of protocol p must be above 0, but is -1"),
-        (lambda toy: Protocol("p", {}), "signals of protocol p"),
-        (lambda toy: acquire(ball(), Protocol("p", {"CSF": 1.0}), rng()), "must give a signal for cortex"),
-        (lambda toy: label_maps([toy_map()], {1: "bone"}), "Unknown tissue bone. Available: CSF"),
-        (lambda toy: label_maps([toy_map()], {77: "white"}), "toy must hold labels of the brain"),
+        (lambda toy: next(BRAIN.cases("ir-3T", "test", anatomy=boned())), "tissue 'bone' is not in the values"),
+        (lambda toy: label_maps([toy_map()], {77: TISSUES[3]}), r"toy must hold labels of the scheme \(77\)"),
         (lambda toy: label_maps([]), "at least one template"),
         (lambda toy: label_maps("/nowhere"), "must be a folder with NIfTI label maps"),
-        (lambda toy: Anatomy.load("/nowhere.npz"), "is not there"),
+        (lambda toy: Atlas.load("/nowhere.npz"), "is not there"),
         (lambda toy: toy.save("atlas.zip"), "ending in .npz"),
-        (lambda toy: toy.mixed_with(dataclasses.replace(toy, tissues=("a",) * 5)), "when their tissues agree"),
+        (lambda toy: toy.mixed_with(dataclasses.replace(toy, regions=TISSUES[::-1])), "when their regions agree"),
         (lambda toy: FieldOfView(slices=0), "at least 1 slice"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(toy, make, says):
     with pytest.raises(InputError, match=says):
         make(toy)
+
+
+def test_a_file_of_something_else_is_no_anatomy(tmp_path):
+    np.savez(tmp_path / "other.npz", record=np.array("{}"), image=np.zeros(3))
+    with pytest.raises(InputError, match="other.npz holds no anatomy"):
+        Atlas.load(tmp_path / "other.npz")

@@ -10,11 +10,12 @@ import torch
 from scantune.datasets import folder
 from scantune.errors import InputError, ScanError
 from scantune.preprocess import Preprocessing
-from scantune.simulate import COHORTS, Anatomy, label_maps
+from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
+from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME
 from scantune.sources import Files, Simulated, describe, read_source
 from test_simulate import toy_map
 
-BRAIN = COHORTS["brain"]
+BRAIN = COHORTS["contrasts"]
 CPU = torch.device("cpu")
 WHERE = "[data] of the recipe toy"
 
@@ -144,9 +145,9 @@ FILES = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}}
     ("table", "told"),
     [
         ({}, r"\[data\] of the recipe toy must say where the scans are: give cohort=, or images= and labels="),
-        ({"cohort": "brian"}, "Unknown cohort 'brian'. Available: brain"),
-        ({"cohort": "brain", "train": "many"}, "train in .* must be a whole number, got 'many'"),
-        ({"cohort": "brain", "images": "*.nii"}, "Unknown setting 'images'"),
+        ({"cohort": "brian"}, "Unknown cohort 'brian'. Available: .*brain"),
+        ({"cohort": "contrasts", "train": "many"}, "train in .* must be a whole number or absent, got 'many'"),
+        ({"cohort": "contrasts", "images": "*.nii"}, "Unknown setting 'images'"),
         ({"images": "*.nii", "structures": {"GM": 2}}, "must have the setting labels: text"),
         ({"images": "*.nii", "labels": "*_seg.nii"}, "setting structures: a table of names with a whole number each"),
         (FILES | {"structures": {"GM": "two"}}, r"a table of names with a whole number each, got \{'GM': 'two'\}"),
@@ -165,14 +166,14 @@ def test_a_data_table_that_cannot_be_right_is_refused(table, told):
 
 def test_the_data_table_tells_files_from_simulation():
     assert read_source(FILES, WHERE) == Files("*.nii", "*_seg.nii", {"GM": 2})
-    simulated = read_source({"cohort": "brain", "train": 3}, WHERE)
-    assert simulated == Simulated("brain", train=3)
+    simulated = read_source({"cohort": "contrasts", "train": 3}, WHERE)
+    assert simulated == Simulated("contrasts", train=3)
     assert simulated.names() == {"CSF": 1, "GM": 2, "WM": 3}
 
 
 def test_simulated_cases_are_those_of_the_cohort(atlas):
-    source = Simulated("brain", train=2, validation=1, slices=1, seed=5, atlas=atlas)
-    anatomy = Anatomy.load(atlas)
+    source = Simulated("contrasts", train=2, validation=1, slices=1, seed=5, atlas=atlas)
+    anatomy = Atlas.load(atlas)
     for split, count in (("train", 2), ("validation", 1)):
         expected = BRAIN.cases(BRAIN.source, split, seed=5, anatomy=anatomy, count=count, slices=1)
         for ours, theirs in zip(source.cases(split, CPU), expected, strict=True):
@@ -188,21 +189,27 @@ def test_half_of_the_simulated_subjects_are_made_from_label_maps(atlas, tmp_path
     if exported:
         real.save(tmp_path / "real.npz")
     maps = tmp_path / "real.npz" if exported else tmp_path
-    source = Simulated("brain", centre=BRAIN.source, train=1, slices=1, atlas=atlas, label_maps=str(maps))
-    mixture = Anatomy.load(atlas).mixed_with(real)
+    source = Simulated("contrasts", centre=BRAIN.source, train=1, slices=1, atlas=atlas, label_maps=str(maps))
+    mixture = Atlas.load(atlas).mixed_with(real)
     expected = next(BRAIN.cases(BRAIN.source, "train", anatomy=mixture, count=1, slices=1))
     np.testing.assert_array_equal(next(source.cases("train", CPU)).image, expected.image)
 
 
 def test_without_an_atlas_the_cohorts_own_anatomy_is_used(atlas, monkeypatch):
-    monkeypatch.setitem(COHORTS, "brain", replace(BRAIN, anatomy=lambda: Anatomy.load(atlas)))
-    ours, theirs = (next(Simulated("brain", slices=1, atlas=path).cases("train", CPU)) for path in ("", atlas))
+    monkeypatch.setitem(COHORTS, "contrasts", replace(BRAIN, anatomy=lambda: Atlas.load(atlas)))
+    ours, theirs = (next(Simulated("contrasts", slices=1, atlas=path).cases("train", CPU)) for path in ("", atlas))
     np.testing.assert_array_equal(ours.image, theirs.image)
 
 
 def test_a_centre_that_is_not_for_training_is_refused(atlas):
     with pytest.raises(InputError, match="Unknown split 'train' of centre pd-3T. Available: test"):
-        Simulated("brain", centre="pd-3T", atlas=atlas).cases("train", CPU)
+        Simulated("contrasts", centre="pd-3T", atlas=atlas).cases("train", CPU)
+
+
+@pytest.mark.parametrize("where", ["atlas", "label_maps"])
+def test_an_atlas_of_another_organ_is_refused(atlas, where):
+    with pytest.raises(InputError, match="for the cohort prostate must hold TZ, PZ, but hold CSF, GM, WM"):
+        Simulated("prostate", **{"atlas": atlas, where: atlas}).cases("train", CPU)
 
 
 def test_prepared_cases_keep_their_names(here):
@@ -214,9 +221,37 @@ def test_prepared_cases_keep_their_names(here):
     assert prepared.reference.shape == (2, 8, 8)
 
 
+def test_every_structure_of_label_maps_can_be_one_of_its_own(tmp_path):
+    single = label_maps([toy_map()], STRUCTURE_SCHEME)
+    single.save(tmp_path / "maps.npz")
+    source = Simulated("contrasts", train=1, slices=2, label_maps=str(tmp_path / "maps.npz"), structures="single")
+    assert source.names() == {region.structure: value for value, region in STRUCTURE_SCHEME.items()}
+    expected = next(BRAIN.cases(BRAIN.source, "train", anatomy=single, count=1, slices=2))
+    case = next(source.cases("train", CPU))
+    np.testing.assert_array_equal(case.reference, expected.reference)
+    assert set(np.unique(case.reference)) >= {0, 1, 2, 8, 14}
+
+
+def test_numbers_that_are_not_given_are_the_centres_own(atlas):
+    source = Simulated("contrasts", slices=1, atlas=atlas)
+    splits = BRAIN.centres[BRAIN.source].splits
+    assert sum(1 for _ in source.cases("validation", CPU)) == splits["validation"]
+    whole = next(Simulated("contrasts", atlas=atlas).cases("train", CPU))
+    assert whole.shape[2] == BRAIN.centres[BRAIN.source].protocol.slices
+
+
+def test_a_source_can_keep_its_scans(atlas, tmp_path, monkeypatch):
+    source = Simulated("contrasts", train=1, slices=1, atlas=atlas, cache=str(tmp_path / "kept"))
+    first = next(source.cases("train", CPU))
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    monkeypatch.setattr(Cohort, "_case", None)  # nothing is simulated any more
+    np.testing.assert_array_equal(next(source.cases("train", CPU)).image, first.image)
+
+
 def test_no_folder_of_the_machine_is_recorded():
-    simulated = Simulated("brain", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7)
+    simulated = Simulated("contrasts", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7, cache="/data/kept")
     record = describe(simulated)
     assert (record["atlas"], record["label_maps"], record["train"]) == ("atlas.npz", "maps", 7)
+    assert record["cache"] == "kept"
     files = describe(Files("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
     assert files == {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}

@@ -54,7 +54,7 @@ def run(settings: TrainSettings = SETTINGS, **options):
 
 def assert_same_run(first, second) -> None:
     assert first.history == second.history
-    assert (first.best_iteration, first.best_dice) == (second.best_iteration, second.best_dice)
+    assert (first.best_iteration, first.best_score) == (second.best_iteration, second.best_score)
     for (name, one), other in zip(
         first.network.state_dict().items(), second.network.state_dict().values(), strict=True
     ):
@@ -105,17 +105,17 @@ def test_training_equals_a_plain_loop(augment):
 
 def test_training_learns_an_easy_task():
     trained = run(replace(SETTINGS, iterations=300, validate_every=50, augment="none", learning_rate=0.02))
-    assert trained.best_dice > 0.9
+    assert trained.best_score > 0.9
     assert trained.history[-1].loss < trained.history[0].loss - 0.2
 
 
 def test_the_network_of_the_best_validation_is_returned(undisturbed):
-    validated = {line.iteration: line.dice for line in undisturbed.history if line.dice is not None}
+    validated = {line.iteration: line.score for line in undisturbed.history if line.score is not None}
     assert list(validated) == [6, 12, 18, 24]
-    assert undisturbed.best_dice == max(validated.values())
-    assert validated[undisturbed.best_iteration] == undisturbed.best_dice
+    assert undisturbed.best_score == max(validated.values())
+    assert validated[undisturbed.best_iteration] == undisturbed.best_score
     assert not undisturbed.network.training
-    assert validation_dice(undisturbed.network, VALIDATION, 3) == undisturbed.best_dice
+    assert validation_dice(undisturbed.network, VALIDATION, 3) == undisturbed.best_score
 
 
 def test_a_later_and_worse_network_does_not_replace_the_best_one():
@@ -132,7 +132,7 @@ def test_a_later_and_worse_network_does_not_replace_the_best_one():
             return self.layers(images) * torch.where(self.steps <= 10, 1.0, -1.0)
 
     trained = run(replace(SETTINGS, iterations=15, validate_every=1, augment="none"), network=Forgets())
-    scores = [line.dice for line in trained.history]
+    scores = [line.score for line in trained.history]
     assert scores[9] > max(scores[10:]) + 0.1
     assert trained.best_iteration == scores.index(max(scores)) + 1 <= 10
     assert trained.network.steps == trained.best_iteration
@@ -365,8 +365,8 @@ def test_progress_tells_loss_dice_and_time_left():
     seen = []
     run(on_progress=seen.append)
     assert [line.iteration for line in seen] == [4, 6, 8, 12, 16, 18, 20, 24]
-    assert seen[0].dice is None
-    assert seen[1].dice == seen[2].dice
+    assert seen[0].score is None
+    assert seen[1].score == seen[2].score
     assert all(0 < line.loss < 1 and line.iterations == 24 for line in seen)
     assert all(line.seconds_left > 0 for line in seen[:-1])
     assert seen[-1].seconds_left == 0
@@ -383,8 +383,8 @@ def test_the_log_is_read_by_tensorboard_and_has_each_iteration_once(undisturbed,
     losses = [(event.step, event.value) for event in events.Scalars("loss")]
     assert losses == [(line.iteration, pytest.approx(line.loss)) for line in undisturbed.history]
     scores = [(event.step, event.value) for event in events.Scalars("validation Dice")]
-    validated = [line for line in undisturbed.history if line.dice is not None]
-    assert scores == [(line.iteration, pytest.approx(line.dice)) for line in validated]
+    validated = [line for line in undisturbed.history if line.score is not None]
+    assert scores == [(line.iteration, pytest.approx(line.score)) for line in validated]
 
 
 def test_without_tensorboard_the_run_goes_on_and_says_so(tmp_path, monkeypatch, caplog):

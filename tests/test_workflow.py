@@ -1,7 +1,9 @@
 """From a recipe to an adapted scan: plans, training and fitting at toy size, in Python and by the command line."""
 
 import json
+import re
 import sys
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -14,10 +16,12 @@ from scantune import terminal
 from scantune.cli import main
 from scantune.errors import InputError
 from scantune.fit import fit
+from scantune.modelfile import Model
 from scantune.preprocess import Preprocessing
-from scantune.settings import Recipe, TrainSettings, read_recipe
+from scantune.settings import FINE_TUNING, Recipe, TrainSettings, read_recipe
 from scantune.simulate import label_maps
 from scantune.sources import Files
+from scantune.train import validation_dice
 from scantune.workflow import PRECISIONS, NetworkSettings, Plan, fit_model, train_model
 from test_simulate import toy_map
 
@@ -252,6 +256,170 @@ def test_from_recipe_to_adapted_scan(tmp_path, monkeypatch, capsys):
     assert manifest["scans"]["scan"]["energy_before"] > 0
 
 
+def test_fitting_a_helper_keeps_the_prior_and_fitting_the_prior_keeps_the_helper(
+    half, recipe, tmp_path, monkeypatch, capsys
+):
+    model = tmp_path / "m.safetensors"
+    half[1].save(model, PRECISIONS["float16"])
+    before = load_file(model)
+    words = ("fit", model, "--data", recipe, "--device", "cpu", "--method", "dae", "--iterations", "2")
+    code, typed = scantune_command(monkeypatch, *words, "--set", "width=2", "shrink=2", "corruptions=1")
+    assert code == 0
+    assert "helpers" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+    after = load_file(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert after["helpers.dae.classify.weight"].dtype == torch.float16
+    record = scantune.load(model).provenance["dae"]
+    assert (record["command"], record["iterations"], record["width"]) == (typed, 2, 2)
+    assert record["data"]["images"] == "*_T1w.nii.gz"
+    # The slices of these scans are 4 mm apart, three of them.
+    helper = scantune.load(model).helpers["dae"]
+    assert helper.record() == {"classes": 3, "depth": 3, "spacing": 4.0, "shrink": 2, "width": 2}
+
+    assert scantune_command(monkeypatch, "fit", model, "--data", recipe, "--device", "cpu")[0] == 0
+    again = load_file(model)
+    assert all(torch.equal(after[name], again[name]) for name in after if name.startswith("helpers."))
+    assert scantune.load(model).provenance["dae"] == record
+
+    scan = recipe.parent / "s2_T1w.nii.gz"
+    flags = ("--model", model, "--out", tmp_path / "out", "--device", "cpu", "--no-guard")
+    assert scantune_command(monkeypatch, "adapt", scan, *flags, "--method", "dae", "--steps", 2)[0] == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["settings"]["method"] == "dae"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--iterations", "5"], "iterations belongs to --method dae"),
+        (["--set", "seed=1"], "seed belongs to --method dae"),
+        (["--method", "dae", "--summarise"], "--summarise is about the prior"),
+        (["--method", "ae", "--density", "kde"], "--density is about the prior"),
+        (["--density", "kde", "--summarise"], "kde densities keeps one density per subject and cannot be summarised"),
+        (
+            ["--method", "dae", "--set", "shrink"],
+            "--set takes NAME=VALUE, such as learning_rate=1e-3, but got 'shrink'",
+        ),
+        (["--method", "dae", "--set", "speed=3"], "Unknown setting 'speed' in the settings of dae"),
+        (["--method", "dae", "--set", "precision=half"], "must be one of 'float32', 'bfloat16', got 'half'"),
+    ],
+)
+def test_settings_that_do_not_belong_to_the_method_are_refused(
+    half, words, told, recipe, tmp_path, monkeypatch, capsys
+):
+    model = tmp_path / "m.safetensors"
+    half[0].save(model)
+    before = model.read_bytes()
+    assert scantune_command(monkeypatch, "fit", model, "--data", recipe, *words)[0] == 2
+    assert told in capsys.readouterr().err
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("density", ["gaussian", "kde", "histogram"])
+def test_the_form_of_the_densities_is_a_choice(half, density, recipe, tmp_path, monkeypatch, capsys):
+    model = tmp_path / "m.safetensors"
+    half[0].save(model)
+    assert (
+        scantune_command(monkeypatch, "fit", model, "--data", recipe, "--device", "cpu", "--density", density)[0] == 0
+    )
+    fields = scantune.load(model).prior.families["cnn"].fields
+    assert {field.density.name for field in fields.values()} == {density}
+
+
+@pytest.fixture(scope="module")
+def site(recipe, tmp_path_factory):
+    """The recipe of another site: bright where the first is dark. Only what must differ is in it."""
+    folder = tmp_path_factory.mktemp("site")
+    for path in recipe.parent.glob("*.nii.gz"):
+        image = nibabel.load(path)
+        values = np.asarray(image.dataobj)
+        turned = values if "seg" in path.name else values.max() - values
+        nibabel.save(nibabel.Nifti1Image(turned, image.affine), folder / path.name)
+    data = RECIPE.format(folder=folder).split("[preprocessing]")[0]
+    (folder / "site.toml").write_text(data + "[train]\niterations = 3\nlearning_rate = 0.5\n")
+    return folder / "site.toml"
+
+
+def test_fine_tuning_beats_the_source_at_another_site(toy, site):
+    """The toy network knows bright discs, and is shown the negative of some."""
+    shape = {"kind": "unet", "classes": 3, "width": 8}
+    model = Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(32, 32)), shape, prior=toy.prior)
+    plan = Plan.read(read_recipe(site))
+    settings = replace(TRAIN, iterations=40, validate_every=20, learning_rate=5e-3)
+    tuned = train_model(replace(plan, recipe=replace(plan.recipe, train=settings)), start=model)
+    examples = replace(plan, preprocessing=model.preprocessing).examples("validation")
+    before, after = (validation_dice(each.network, examples, 3) for each in (model, tuned))
+    assert after > before + 0.2
+    assert after == pytest.approx(tuned.provenance["validation_dice"], abs=1e-3)
+    assert tuned.provenance["start"] == {"name": model.name, "fingerprint": model.fingerprint}
+    assert tuned.labels == model.labels
+    assert tuned.prior is None
+
+
+def test_fine_tuning_starts_at_the_models_weights_with_the_papers_settings(half, site, tmp_path, monkeypatch, capsys):
+    start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
+    half[1].save(start)
+    words = ("train", site, "--start", start, "--out", out, "--device", "cpu")
+    rate = 1e-9  # so that nothing but the norms' statistics moves
+    code, typed = scantune_command(monkeypatch, *words, "--iterations", 2, "--learning-rate", rate)
+    assert code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Left out, as it no longer fits the weights: prior." in shown
+    model = scantune.load(out)
+    assert model.prior is None
+    assert model.provenance["command"] == typed
+    assert model.provenance["start"] == {"name": "start", "fingerprint": scantune.load(start).fingerprint}
+    used = TrainSettings(**model.provenance["train"])
+    assert used == replace(FINE_TUNING, iterations=2, learning_rate=rate, device="cpu")
+    assert (FINE_TUNING.iterations, FINE_TUNING.learning_rate, FINE_TUNING.batch) == (5000, 1e-4, 16)
+    assert FINE_TUNING.augment == "strong"
+    assert model.preprocessing == half[1].preprocessing
+    before, after = weights(start), weights(out)
+    for name, tensor in before.items():
+        if "running" not in name and "num_batches" not in name:
+            torch.testing.assert_close(after[name], tensor, atol=1e-6, rtol=0)
+
+
+def test_fine_tuning_resumes_only_from_the_same_start(half, plan, tmp_path):
+    model, other = half[0], replace(half[0], provenance={})
+    assert model.fingerprint != other.fingerprint
+    for start, told in ((model, None), (model, None), (other, "of a run with start = "), (None, "run with start = ")):
+        if told is None:
+            train_model(plan, start=start, checkpoint=tmp_path / "run")
+        else:
+            with pytest.raises(InputError, match=told):
+                train_model(plan, start=start, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"structures = { rim = 1, core = 2 }": "structures = { rim = 1, hole = 2 }"},
+            "'core': 2}, but the recipe .* 'hole'",
+        ),
+        (
+            {"[train]": "[network]\nwidth = 4\n[train]"},
+            "has width 2, but .network. of the recipe bad says 4; leave it out",
+        ),
+        ({"[train]": "[preprocessing]\nsize = [48, 48]\n[train]"}, ".preprocessing. of the recipe bad says otherwise"),
+    ],
+)
+def test_a_start_that_does_not_suit_the_recipe_is_told(half, site, change, told, tmp_path, monkeypatch, capsys):
+    start = tmp_path / "start.safetensors"
+    half[0].save(start)
+    text = site.read_text()
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "bad.toml").write_text(text)
+    out = tmp_path / "tuned.safetensors"
+    assert scantune_command(monkeypatch, "train", tmp_path / "bad.toml", "--start", start, "--out", out)[0] == 2
+    assert re.search(told, capsys.readouterr().err)
+    assert not out.exists()
+
+
 def test_an_interrupted_training_goes_on_from_its_run_file_and_removes_it(recipe, tmp_path, monkeypatch, capsys):
     words = ["train", recipe, "--out", tmp_path / "cut.safetensors"]
     update, seen = terminal.TrainingDisplay.update, []
@@ -294,6 +462,8 @@ def test_a_flag_beats_the_recipe_and_is_recorded(recipe, tmp_path, monkeypatch):
         (["train", "brain", "--out", "m", "--atlas", "lost.npz"], "lost.npz must be an anatomy file"),
         (["train", "brain", "--out", "m", "--iterations", "0"], "iterations must be above 0, got 0"),
         (["train", "brain", "--out", "m", "--device", "cuda:99"], "The device cuda:99 is not available"),
+        (["train", "brain", "--out", "m", "--start", "nothing.safetensors"], "no model 'nothing.safetensors'"),
+        (["train", "brain", "--out", "m", "--learning-rate", "0"], "learning_rate must be above 0, got 0"),
         (["fit", "nothing.safetensors", "--data", "brain"], "no model 'nothing.safetensors'"),
     ],
 )

@@ -2,8 +2,9 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,19 +14,23 @@ from torch import Tensor, nn
 
 from scantune.devices import find_device
 from scantune.errors import InputError
-from scantune.experts import Recorder
-from scantune.guard import Decision, Guard, judge
-from scantune.methods import METHODS, Equipment, Method
+from scantune.guard import Decision
+from scantune.methods import Equipment, Method, find_method
 from scantune.modelfile import Model
-from scantune.networks import AdaptableNetwork
-from scantune.optimise import Brakes, Course, OnStep, Schedule, optimise
+from scantune.networks import AdaptableNetwork, Helper
+from scantune.optimise import Course, OnStep, Schedule
 from scantune.preprocess import Prepared
-from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts
-from scantune.results import Result, Survey
-from scantune.sampling import RandomSlices, Volume, WholeVolume
+from scantune.prior import FieldOfExperts
+from scantune.results import Result
+from scantune.sampling import RandomSlices, WholeVolume
 from scantune.scans import Case, read_scan
 from scantune.solvers import LBFGS, Adam
+from scantune.supervision import decide, run, survey, watch
 from scantune.tasks import Segmentation
+from scantune.volumes import Volume
+
+UNSTEADY = Schedule(WholeVolume(), Adam(), steps=50)
+"""The `fast` preset of methods whose objective changes during a run."""
 
 PRESETS: dict[str, Schedule] = {
     "fast": Schedule(WholeVolume(), LBFGS(), steps=12),
@@ -57,6 +62,8 @@ def adapt(
     device: str | torch.device = "auto",
     seed: int = 0,
     *,
+    helpers: Mapping[str, Helper] | None = None,
+    options: Mapping[str, Any] | None = None,
     mask: Tensor | None = None,
     on_step: OnStep | None = None,
 ) -> Result:
@@ -74,62 +81,44 @@ def adapt(
         guard: Whether a result that must be harmful is rolled back to the source prediction.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
+        helpers: Helper networks by the name of the method they serve; by default the model's own.
+        options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
         mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
         on_step: Called after each step with its number and the number of steps.
     """
     started = time.perf_counter()
     where = find_device(str(device))
-    kind, schedule = _method(method), _schedule(preset, steps)
+    kind = find_method(method) if isinstance(method, str) else method
     patient = _patient(network, scan, mask)
     volume = patient.volume.to(where)
     source, task = _source(network, volume, where, seed)
-    prior = prior if prior is not None else (network.prior if isinstance(network, Model) else None)
+    if isinstance(network, Model):
+        prior = prior if prior is not None else network.prior
+        helpers = helpers if helpers is not None else network.helpers
     if prior is not None:
         prior.require_fit(source)
         prior = prior.to(where)
-    runner = kind(Equipment(task, prior))
+    runner = kind(Equipment(task, prior, helpers or {}), options)
+    schedule = _schedule(runner, preset, steps)
     before = survey(source, volume, task, prior)
-    working = deepcopy(source).requires_grad_(False)
-    brakes = _brakes(before, prior, working, volume) if guard and preset == "fast" else Brakes()
-    if before.energy is not None and before.energy <= brakes.level:
-        schedule = replace(schedule, steps=0)
-    course = optimise(working, runner, volume, schedule, runner.learning_rate, seed, on_step, brakes)
-    adapted = deepcopy(source)
-    adapted.load_state_dict(course.state, strict=False)
-    after = survey(adapted, volume, task, prior) if course.state else before
-    decision = _decide(course, before, after, brakes) if guard else Decision("kept", "the guard was switched off.")
+    watched = watch(before, prior) if guard and preset == "fast" else None
+    done = run(runner, source, volume, before, schedule, watched, seed, on_step)
+    adapted, after = source, before
+    if done.course.state:
+        adapted, after = done.network, survey(done.network, volume, task, prior)
+    decision = decide(done, before, after, watched) if guard else Decision("kept", "the guard was switched off.")
     if decision.action != "kept":
         adapted, after = source, before
-    facts = {"method": runner.name, "preset": preset, "seed": seed, "device": str(where), **_facts(course, started)}
+    facts = {
+        "method": runner.name,
+        "options": asdict(runner.options),
+        "preset": preset,
+        "seed": seed,
+        "device": str(where),
+        **_facts(done.course, started),
+    }
     labels = network.labels if isinstance(network, Model) else {}
-    return Result(adapted, before, after, course.trace, decision, patient.case, patient.prepared, labels, facts)
-
-
-@torch.no_grad()
-def survey(
-    network: nn.Module, volume: Volume, task: Segmentation, prior: FieldOfExperts | None, batch: int = 4
-) -> Survey:
-    """Predicts a whole volume and takes its energies, in one pass."""
-    probabilities: list[Tensor] = []
-    total: dict[str, Tensor] = {}
-    with Recorder(network, [] if prior is None else prior.layers()) as record:
-        for images, padding in volume.batches(batch):
-            recording = record(images)
-            probabilities.append(task.probabilities(recording.output).float().cpu())
-            if prior is not None:
-                for key, value in prior.measure(recording, padding).items():
-                    total[key] = total.get(key, 0) + value.double()
-    energies = {} if prior is None else prior.energies({k: v for k, v in total.items() if _enough(k, v)})
-    return Survey(
-        torch.cat(probabilities),
-        task,
-        {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
-    )
-
-
-def _enough(group: str, statistics: Tensor) -> bool:
-    """Whether a group's statistics are of enough samples to speak of a density."""
-    return not group.startswith("pca/") or float(statistics[0, 0]) >= MINIMUM_ACTIVE
+    return Result(adapted, before, after, done.course.trace, decision, patient.case, patient.prepared, labels, facts)
 
 
 def _facts(course: Course, started: float) -> dict[str, Any]:
@@ -138,22 +127,15 @@ def _facts(course: Course, started: float) -> dict[str, Any]:
     return {"steps": steps, "best_step": course.best, "seconds": time.perf_counter() - started}
 
 
-def _method(method: str | type[Method]) -> type[Method]:
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise InputError(f"Unknown method {method!r}. Available: {', '.join(METHODS)}.")
-        return METHODS[method]
-    return method
-
-
-def _schedule(preset: str, steps: int | None) -> Schedule:
+def _schedule(method: Method, preset: str, steps: int | None) -> Schedule:
     if preset not in PRESETS:
         raise InputError(f"Unknown preset {preset!r}. Available: {', '.join(PRESETS)}.")
+    schedule = UNSTEADY if preset == "fast" and not method.steady else PRESETS[preset]
     if steps is None:
-        return PRESETS[preset]
+        return schedule
     if steps < 0:
         raise InputError(f"steps must be 0 or more, got {steps}.")
-    return replace(PRESETS[preset], steps=steps)
+    return replace(schedule, steps=steps)
 
 
 def _patient(network: nn.Module | Model, scan: Any, mask: Tensor | None) -> Patient:
@@ -173,7 +155,7 @@ def _patient(network: nn.Module | Model, scan: Any, mask: Tensor | None) -> Pati
         )
     case = scan if isinstance(scan, Case) else read_scan(scan)
     prepared = network.preprocessing.apply(case)
-    return Patient(Volume(prepared.volume, prepared.padding), prepared, case)
+    return Patient(Volume(prepared.volume, prepared.padding, prepared.distance), prepared, case)
 
 
 def _source(
@@ -187,30 +169,6 @@ def _source(
     if isinstance(network, Model):
         return source, network.task
     return source, Segmentation.detect(source, volume.images[:1])
-
-
-def _brakes(before: Survey, prior: FieldOfExperts | None, network: AdaptableNetwork, volume: Volume) -> Brakes:
-    """Where to stop, from what the prior knows of source subjects; nowhere if it is not calibrated."""
-    if prior is None or prior.calibration is None:
-        return Brakes()
-    judged = Guard(before.prediction, before.structures, prior.calibration)
-    return Brakes(
-        prior.calibration.typical,
-        lambda energy: judged.verdict(survey(network, volume, before.task, None).prediction, energy),
-    )
-
-
-def _decide(course: Course, before: Survey, after: Survey, brakes: Brakes) -> Decision:
-    if not course.moving:
-        return Decision("skipped", "the method moves nothing.")
-    if before.energy is not None and before.energy <= brakes.level:
-        reason = (
-            f"the scan is as typical as source subjects: energy {before.energy:.4g}, theirs up to {brakes.level:.4g}."
-        )
-        return Decision("skipped", reason)
-    if not course.trace:
-        return Decision("skipped", "no step was asked for.")
-    return judge(course.start, course.end, before.prediction, after.prediction)
 
 
 class _Verb(ModuleType):

@@ -6,8 +6,8 @@ Nothing heavy is imported at the top, so that a mistyped path is told at once.
 import hashlib
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,7 @@ class AdaptSettings:
     guard: bool = True
     device: str = "auto"
     seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def asks_for(self) -> dict[str, Any]:
         """Return what decides the result: everything but the device."""
@@ -217,17 +218,17 @@ def _begin(
     """Load the model and check all that can be wrong for every scan alike."""
     from scantune.adapt import PRESETS
     from scantune.devices import find_device
-    from scantune.methods import METHODS, Equipment
+    from scantune.methods import Equipment, find_method
     from scantune.modelfile import load
 
-    for kind, name, known in (("method", settings.method, METHODS), ("preset", settings.preset, PRESETS)):
-        if name not in known:
-            raise InputError(f"Unknown {kind} {name!r}. Available: {', '.join(known)}.")
+    method = find_method(settings.method)
+    if settings.preset not in PRESETS:
+        raise InputError(f"Unknown preset {settings.preset!r}. Available: {', '.join(PRESETS)}.")
     if settings.steps is not None and settings.steps < 0:
         raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
     find_device(settings.device)
     loaded = load(model) if isinstance(model, str | Path) else model
-    METHODS[settings.method](Equipment(loaded.task, loaded.prior))
+    method(Equipment(loaded.task, loaded.prior, loaded.helpers), settings.options)
     return _Run(loaded, loaded.fingerprint, out, settings, overwrite, observer)
 
 

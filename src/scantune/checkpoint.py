@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scantune.errors import InputError
 from scantune.tensorfile import read_tensors, write_tensors
 
-FORMAT = "scantune training run, version 1"
+FORMAT = "scantune training run, version 2"
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Record:
     iteration: int
     loss: float
     """Mean training loss since the line before."""
-    dice: float | None
-    """Validation Dice, where this iteration looked at the validation scans."""
+    score: float | None
+    """On the validation data, where this iteration looked at them."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RunState:
     best: dict[str, Tensor] = field(default_factory=dict)
     """The state of the best network so far; empty before the first validation."""
     best_iteration: int = 0
-    best_dice: float = -1.0
+    best_score: float = -1.0
     iteration: int = 0
     history: list[Record] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ class RunState:
             "identity": dict(identity),
             "iteration": self.iteration,
             "best_iteration": self.best_iteration,
-            "best_dice": self.best_dice,
+            "best_score": self.best_score,
             "history": [asdict(line) for line in self.history],
         }
         # A copy of each tensor: tied weights share memory, which the format refuses.
@@ -88,13 +88,13 @@ class RunState:
         self.best = {name: value.to(device) for name, value in _under("best", tensors).items()}
         self._restore_optimizer(_under("optimizer", tensors))
         self.iteration, self.best_iteration = record["iteration"], record["best_iteration"]
-        self.best_dice = record["best_dice"]
+        self.best_score = record["best_score"]
         self.history = [Record(**line) for line in record["history"]]
 
-    def keep_as_best(self, dice: float) -> None:
+    def keep_as_best(self, score: float) -> None:
         """Remember the network of this iteration as the best so far."""
         self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
-        self.best_iteration, self.best_dice = self.iteration, dice
+        self.best_iteration, self.best_score = self.iteration, score
 
     def _restore_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
         parameters = [value for group in self.optimizer.param_groups for value in group["params"]]

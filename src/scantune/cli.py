@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import tyro
 from tyro.conf import Positional, arg
 
 from scantune import __version__
 from scantune.batch import AdaptSettings, Outcome, adapt_scans
-from scantune.commands import Demo, Fit, Flag, Train
+from scantune.commands import Demo, Fit, Flag, Simulate, Train
 from scantune.errors import InputError
 from scantune.filenames import find_scans
 
@@ -37,7 +37,15 @@ class Adapt:
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), manifest.json. What is done is skipped."""
     method: Annotated[str, arg(metavar="NAME")] = AdaptSettings.method
-    """foe-cnn-pca or foe-cnn (match the training scans' feature statistics), entropy, or source (none)."""
+    """foe-cnn-pca: match the training scans' statistics of features and patches;
+    foe-cnn: of features alone;
+    entropy: make predictions confident;
+    dae: make predictions plausible, by a denoising autoencoder;
+    ae: make image and prediction familiar, by autoencoders;
+    batchnorm: take the scan's own norm statistics;
+    source: adapt nothing."""
+    options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
+    """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
     preset: Annotated[Literal["fast", "paper"], arg(metavar="fast|paper")] = "fast"
     """How long to look for the best match: fast takes few exact steps, paper follows the publication."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
@@ -56,13 +64,23 @@ class Adapt:
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
         scans = find_scans(self.scans)
-        settings = AdaptSettings(self.method, self.preset, self.steps, not self.no_guard, self.device, self.seed)
+        settings = AdaptSettings(
+            self.method, self.preset, self.steps, not self.no_guard, self.device, self.seed, self._options()
+        )
         from scantune import terminal
 
         with terminal.Display(terminal.console(stderr=True)) as display:
             outcomes = adapt_scans(scans, self.model, self.out, settings, overwrite=self.overwrite, observer=display)
         self._show(outcomes)
         return self._exit_code(outcomes)
+
+    def _options(self) -> dict[str, Any]:
+        if not self.options:
+            return {}
+        from scantune.methods import find_method
+        from scantune.settings import table_from_words
+
+        return table_from_words(find_method(self.method).Options, self.options, "--options")
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:
         from scantune import terminal
@@ -156,6 +174,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "fit": Fit,
     "evaluate": Evaluate,
     "info": Info,
+    "simulate": Simulate,
     "demo": Demo,
 }
 """The verbs, in the order of the help."""
@@ -211,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
-        _complain("stopped. What is finished is kept; adapt and train go on from there when given again.")
+        _complain("stopped. What is finished is kept; adapt, train and simulate go on from there when given again.")
         return STOPPED
     except Exception as error:
         if "SCANTUNE_TRACEBACK" in os.environ:

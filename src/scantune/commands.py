@@ -1,12 +1,18 @@
-"""The commands beside the main job: train a model, fit its prior, show what adaptation does."""
+"""The commands beside the main job: train a model, fit its prior, simulate scans, show what adaptation does."""
 
 import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from scantune.errors import InputError
+
+if TYPE_CHECKING:
+    from scantune.modelfile import Model
+    from scantune.workflow import Plan
 
 FROM_RECIPE = "(default: the recipe's)"
 
@@ -21,8 +27,12 @@ class Train:
     """A TOML file, or the name of a recipe that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FILE")]
     """The model file to write. An interrupted run is kept beside it, and goes on when the command is given again."""
+    start: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: new weights)")] = None
+    """Fine-tune this model. Not [train] of the recipe, but flags and the paper's 5000 iterations at 1e-4 hold."""
     iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Steps of the optimiser."""
+    learning_rate: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
+    """Adam's learning rate, constant."""
     augment: Annotated[Literal["strong", "none"] | None, arg(metavar="strong|none", help_behavior_hint=FROM_RECIPE)] = (
         None
     )
@@ -45,18 +55,22 @@ class Train:
     def run(self) -> int:
         """Train, and write the model file."""
         from scantune import terminal
-        from scantune.settings import read_recipe
+        from scantune.modelfile import load
+        from scantune.settings import FINE_TUNING, read_recipe
         from scantune.workflow import PRECISIONS, Plan, train_model
 
-        given = {name: getattr(self, name) for name in ("iterations", "augment", "seed", "device", "compile")}
+        names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
+        given = _given({name: getattr(self, name) for name in names})
+        start = None if self.start is None else load(self.start)
         recipe = read_recipe(self.recipe)
-        recipe = replace(recipe, train=replace(recipe.train, **_given(given)))
+        recipe = replace(recipe, train=replace(recipe.train if start is None else FINE_TUNING, **given))
         plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps}))
         checkpoint = self.out.with_name(f".{self.out.name}.run")
         screen = terminal.console(stderr=True)
         with terminal.TrainingDisplay(screen, recipe.train.iterations) as display:
             model = train_model(
                 plan,
+                start=start,
                 precision=self.precision,
                 command=_command(),
                 checkpoint=checkpoint,
@@ -69,21 +83,29 @@ class Train:
         terminal.say(
             terminal.console(),
             f"{self.out}: validation Dice {best['validation_dice']:.3f} at iteration {best['best_iteration']}. "
-            f"Next: scantune fit {self.out} --data {self.recipe}",
+            f"{_left_out(start)}Next: scantune fit {self.out} --data {self.recipe}",
         )
         return 0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Compute a model's prior from its training scans, into the model file."""
+    """Compute a model's prior, or train a helper network, into the model file."""
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """The model file; it gets the prior."""
+    """The model file; it gets the prior or the helper network. What else is in it is kept."""
     data: Annotated[str, arg(metavar="RECIPE")]
     """The recipe whose [data] table names the training scans."""
+    method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
+    """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
+    density: Annotated[Literal["gaussian", "kde", "histogram"], arg(metavar="gaussian|kde|histogram")] = "gaussian"
+    """foe: the form of the experts' densities."""
     summarise: Flag = False
-    """Keep seven numbers per expert and none of any single subject."""
+    """foe: keep seven numbers per expert and none of any single subject; of gaussian densities only."""
+    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the paper's)")] = None
+    """dae, ae: steps of the optimiser. An interrupted run is kept beside the model file; the same command goes on."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
+    """dae, ae: further settings, such as learning_rate=1e-3, seed=1, or shrink=4 for a fast dae on a coarse grid."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
@@ -96,14 +118,115 @@ class Fit:
         from scantune import terminal
         from scantune.modelfile import load
         from scantune.settings import read_recipe
-        from scantune.workflow import PRECISIONS, Plan, fit_model
+        from scantune.workflow import PRECISIONS, Plan
 
+        settings = self._settings()
         model = load(self.model)
         plan = Plan.read(read_recipe(self.data), _given({"atlas": self.atlas, "label_maps": self.label_maps}))
-        with terminal.console(stderr=True).status("Fitting the prior"):
-            model = fit_model(model, plan, summarise=self.summarise, device=self.device, command=_command())
+        checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
+        model = self._prior(model, plan) if self.method == "foe" else self._helper(model, plan, settings, checkpoint)
         model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
+        checkpoint.unlink(missing_ok=True)
         terminal.say(terminal.console(), model.describe())
+        return 0
+
+    def _prior(self, model: "Model", plan: "Plan") -> "Model":
+        from scantune import terminal
+        from scantune.workflow import fit_model
+
+        with terminal.console(stderr=True).status("Fitting the prior"):
+            return fit_model(
+                model,
+                plan,
+                density=self.density,
+                summarise=self.summarise,
+                device=self.device,
+                command=_command(),
+            )
+
+    def _helper(self, model: "Model", plan: "Plan", settings: dict[str, Any], checkpoint: Path) -> "Model":
+        from scantune import terminal
+        from scantune.helpers import TRAINERS
+        from scantune.settings import settings_from_table
+        from scantune.workflow import fit_helper
+
+        kind = TRAINERS[self.method].settings
+        iterations = settings_from_table(kind, settings, f"the settings of {self.method}").iterations
+        with terminal.TrainingDisplay(terminal.console(stderr=True), iterations) as display:
+            return fit_helper(
+                model,
+                plan,
+                self.method,
+                settings,
+                device=self.device,
+                command=_command(),
+                checkpoint=checkpoint,
+                on_progress=display.update,
+            )
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that were given, after a look at whether they belong to the method."""
+        given = _given({"iterations": self.iterations})
+        if self.method == "foe":
+            names = [*given, *(word.partition("=")[0] for word in self.set)]
+            if names:
+                raise InputError(f"The prior is computed, not trained: {names[0]} belongs to --method dae or ae.")
+            return {}
+        for flag, unlike in (("--summarise", self.summarise), ("--density", self.density != "gaussian")):
+            if unlike:
+                raise InputError(f"{flag} is about the prior; leave it out, or give it with --method foe.")
+        from scantune.helpers import TRAINERS
+        from scantune.settings import table_from_words
+
+        return given | table_from_words(TRAINERS[self.method].settings, self.set, "--set")
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Simulate the scans of several centres, as files to train on and to test with."""
+
+    cohort: Annotated[str, Positional, arg(metavar="COHORT")]
+    """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts."""
+    out: Annotated[Path, arg(metavar="FOLDER")]
+    """Gets CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png, recipe.toml. What is there
+    already is skipped."""
+    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
+    """The centres to simulate."""
+    splits: Annotated[
+        tuple[Literal["train", "validation", "test"], ...],
+        arg(metavar="train|validation|test ...", help_behavior_hint="(default: all that a centre has)"),
+    ] = ()
+    """The splits to simulate."""
+    count: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the cohort's)")] = None
+    """People per centre and split."""
+    slices: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the protocol's)")] = None
+    """Slices per scan, spread over the anatomy."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """Another seed gives other people."""
+    label_maps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the cohort's anatomy)")] = (
+        None
+    )
+    """Your own label maps, to make the people from."""
+    scheme: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: 14 brain structures)")] = None
+    """What each label of the maps is."""
+    protocols: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: the cohort's)")] = None
+    """Your own centres, and how they scan."""
+    atlas: Annotated[Path | None, arg(metavar="FILE.npz", help_behavior_hint="(default: the cohort's anatomy)")] = None
+    """An exported atlas, where nilearn is not installed."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+
+    def run(self) -> int:
+        """Simulate, then show what lies where."""
+        from scantune import terminal
+        from scantune.cohortdisplay import SimulationDisplay, show_cohort
+        from scantune.cohortfiles import CohortSettings, write_cohort
+
+        names = ("centres", "splits", "count", "slices", "seed", "label_maps", "scheme", "protocols", "atlas")
+        settings = CohortSettings(self.cohort, **{name: getattr(self, name) for name in names})
+        with SimulationDisplay(terminal.console(stderr=True)) as display:
+            made = write_cohort(settings, self.out, device=self.device, on_scan=display.update)
+        show_cohort(terminal.console(), made)
         return 0
 
 
@@ -147,6 +270,12 @@ class Demo:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _left_out(start: "Model | None") -> str:
+    """What a fine-tuned model lost, as a sentence."""
+    lost = [] if start is None else [*(["prior"] if start.prior is not None else []), *start.helpers]
+    return f"Left out, as it no longer fits the weights: {', '.join(lost)}. " if lost else ""
 
 
 def _command() -> str:

@@ -22,7 +22,7 @@ from scantune.scans import Case, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
 METHOD, PRESET = "foe-cnn-pca", "fast"
-COHORT = "brain"
+COHORT = "contrasts"
 SCORES = "demo.csv"
 COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
 """Of the scores; they are the first columns of every score file."""

@@ -1,26 +1,25 @@
-"""Fitting a Field of Experts: two passes over the training subjects, a mini-batch in memory at a time."""
+"""Fitting a Field of Experts: two or three passes over the training subjects, a mini-batch in memory at a time."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from scantune.densities import Gaussian
+from scantune.densities import ALPHA, DENSITIES, Density, Gaussian
 from scantune.errors import InputError
 from scantune.experts import (
+    OUTPUT,
     CNNExperts,
-    Experts,
     LayerChoice,
     PatchScatter,
     PatchSettings,
-    PCAExperts,
     Recorder,
     Recording,
     choose_layers,
 )
-from scantune.fields import Field
+from scantune.fields import Family, Field
 from scantune.tasks import Foreground, Segmentation
 
 MINIMUM_ACTIVE = 32
@@ -29,9 +28,9 @@ MINIMUM_ACTIVE = 32
 
 @dataclass(frozen=True)
 class Fitted:
-    """What the fit found: the expert families with the densities of their groups."""
+    """What the fit found: the expert families, by name, with the densities of their groups."""
 
-    families: list[tuple[Experts, dict[str, Field]]]
+    families: dict[str, Family]
     subjects: int
     notes: tuple[str, ...]
 
@@ -64,34 +63,42 @@ def estimate(
     foreground: Foreground,
     patches: PatchSettings | None,
     batch: int,
+    density: Density,
+    output_experts: bool,
 ) -> Fitted:
-    """Fits CNN experts, then PCA experts; the arguments are those of `FieldOfExperts.fit`."""
+    """Fits CNN experts, then PCA experts; the arguments are those of `FieldOfExperts.fit`, but for a blank density."""
     _check(volumes, masks)
     network = deepcopy(network).eval()
     source = Source(network, volumes, masks or [None] * len(volumes), batch)
     first = volumes[0][:1]
     chosen = choose_layers(network, first, layers)
+    if output_experts and OUTPUT in chosen:
+        raise InputError(
+            f"The network has a layer named {OUTPUT!r}, as the output experts are; leave it out of layers=."
+        )
     task = Segmentation.detect(network, first, foreground)
     settings = patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
     scatter = PatchScatter(last or chosen[-1], settings, task)
 
-    cnn = CNNExperts(tuple(chosen))
+    cnn = CNNExperts(tuple(chosen), replace(task, rule=None) if output_experts else None)
     moments = _first_pass(source, cnn, scatter)
     fields, notes = _named_fields(moments)
-    families: list[tuple[Experts, dict[str, Field]]] = [(CNNExperts(tuple(fields)), fields)]
+    families = {cnn.name: Family(cnn.narrowed(fields), fields)}
 
-    pca = scatter.experts()
+    pca, more = _second_pass(source, scatter)
     if pca is not None:
-        field, note = _second_pass(source, pca)
-        if field is not None:
-            families.append((pca, {pca.layer: field}))
-        notes += note
-    else:
-        notes.append(
-            f"No PCA experts: {scatter.number} active patches in all training subjects, too few for "
-            f"{settings.components} components."
-        )
-    return Fitted(families, len(volumes), tuple(notes))
+        families[pca.experts.name] = pca
+    # The moments that standardise are Gaussian densities already; others are taken of what they standardised.
+    if not isinstance(density, Gaussian):
+        families = _third_pass(source, families, density)
+    return Fitted(families, len(volumes), (*notes, *more))
+
+
+def blank(name: str, alpha: float = ALPHA) -> Density:
+    """A density by its name, of no subject; alpha is of density `kde`."""
+    if name not in DENSITIES:
+        raise InputError(f"Unknown density {name!r}. Available: {', '.join(DENSITIES)}.")
+    return DENSITIES[name].blank({"alpha": alpha})
 
 
 def _check(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None) -> None:
@@ -123,11 +130,15 @@ def _first_pass(source: Source, cnn: CNNExperts, scatter: PatchScatter) -> dict[
             if min(float(statistics[0].min()) for statistics in total.values()) < 1:
                 raise InputError(f"Training volume {subject} is all padding at some layer; leave it out.")
             subjects.append(total)
-    return {layer: _stack([Gaussian.estimate(total[layer]) for total in subjects]) for layer in subjects[0]}
+    return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in subjects]) for layer in subjects[0]}
 
 
-def _second_pass(source: Source, pca: PCAExperts) -> tuple[Field | None, list[str]]:
-    """The density of the loadings over subjects with enough active patches."""
+def _second_pass(source: Source, scatter: PatchScatter) -> tuple[Family | None, list[str]]:
+    """PCA experts and their loadings' densities over subjects with enough active patches, and what was left out."""
+    pca = scatter.experts()
+    if pca is None:
+        few = f"{scatter.number} active patches in all training subjects, too few"
+        return None, [f"No PCA experts: {few} for {scatter.settings.components} components."]
     usable: list[Gaussian] = []
     with Recorder(source.network, pca.layers()) as record:
         for subject in range(len(source.volumes)):
@@ -145,12 +156,35 @@ def _second_pass(source: Source, pca: PCAExperts) -> tuple[Field | None, list[st
     )
     if not usable:
         return None, notes
-    fields, dropped = _named_fields({pca.layer: _stack(usable)})
-    return fields.get(pca.layer), notes + dropped
+    fields, dropped = _named_fields({pca.layer: Gaussian.joined(usable)})
+    return Family(pca, fields), notes + dropped
 
 
-def _stack(densities: Sequence[Gaussian]) -> Gaussian:
-    return Gaussian(torch.cat([d.mean for d in densities]), torch.cat([d.variance for d in densities]))
+def _third_pass(source: Source, families: dict[str, Family], density: Density) -> dict[str, Family]:
+    """The same families with densities of another form, of the subjects that have enough samples."""
+    blanks = {name: family.each(lambda field: replace(field, density=density)) for name, family in families.items()}
+    found: dict[str, list[Density]] = {}
+    layers = [layer for family in families.values() for layer in family.experts.layers()]
+    with Recorder(source.network, dict.fromkeys(layers)) as record:
+        for subject in range(len(source.volumes)):
+            total: dict[str, Tensor] = {}
+            for recording, padding in source.recordings(subject, record):
+                for name, family in blanks.items():
+                    for group, part in family.measure(recording, padding):
+                        total[f"{name}/{group}"] = total.get(f"{name}/{group}", 0) + part.double()
+            for key, statistics in total.items():
+                if not key.startswith("pca/") or float(statistics[0, 0]) >= MINIMUM_ACTIVE:
+                    found.setdefault(key, []).append(density.estimate(statistics.float()))
+    return {
+        name: replace(
+            family,
+            fields={
+                group: replace(field, density=density.joined(found[f"{name}/{group}"]))
+                for group, field in family.fields.items()
+            },
+        )
+        for name, family in families.items()
+    }
 
 
 def _named_fields(moments: dict[str, Gaussian]) -> tuple[dict[str, Field], list[str]]:

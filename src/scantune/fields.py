@@ -1,38 +1,44 @@
-"""A group of experts with their training densities: one layer of a Field of Experts."""
+"""Groups of experts with their training densities, and families of such groups."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from scantune.densities import STORED, Density, Gaussian
+from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian
+from scantune.experts import EXPERTS, Experts, Recording
 from scantune.networks import Affine
 
 NEGLIGIBLE = 1e-8
 """Experts whose variance is below this share of the group's mean second moment say nothing and are dropped."""
 
+ENERGY = DIVERGENCES["kl"]
+"""What a prior compares by, unless it is asked to compare otherwise."""
+
 
 @dataclass(frozen=True)
 class Field:
-    """The experts of one group, standardised by training mean and deviation, and their densities.
+    """The experts of one group (a layer), standardised by training mean and deviation, and their densities.
 
     Args:
         center: Training mean of each expert's outputs `(experts,)`.
         scale: Training deviation `(experts,)`.
         kept: False for experts that hardly vary in training `(experts,)`.
         density: Densities of the standardised outputs of the training subjects.
+        divergence: By what a scan is compared with them; not stored.
     """
 
     center: Tensor
     scale: Tensor
     kept: Tensor
     density: Density
+    divergence: Divergence = ENERGY
 
     @classmethod
     def from_moments(cls, moments: Gaussian) -> Self:
-        """From the raw (not standardised) moments `(subjects, experts)` of the training subjects."""
+        """With Gaussians, from the raw (not standardised) moments `(subjects, experts)` of the training subjects."""
         center = moments.mean.mean(0)
         pooled = moments.variance.mean(0) + moments.mean.var(0, correction=0)
         energy = (pooled + center.square()).mean()
@@ -48,13 +54,14 @@ class Field:
         standard = (values - self.center.view(shape)) / self.scale.view(shape)
         return self.density.measure(standard, weights)
 
-    def divergence(self, statistics: Tensor) -> Tensor:
-        """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar in nats."""
-        return self._mean(self.density.divergence(self.density.estimate(statistics)))
+    def compare(self, statistics: Tensor) -> Tensor:
+        """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar."""
+        return self._mean(self.divergence.value(self.density, self.density.estimate(statistics)))
 
     def floor(self) -> Tensor:
-        """The smallest value `divergence` can take, a scalar in nats."""
-        return self._mean(self.density.floor())
+        """The smallest value `compare` can take, a scalar; NaN where that is not known."""
+        least = self.divergence.floor(self.density)
+        return self.center.new_tensor(torch.nan) if least is None else self._mean(least)
 
     def _mean(self, values: Tensor) -> Tensor:
         return torch.where(self.kept, values, 0).sum() / self.kept.sum()
@@ -66,14 +73,13 @@ class Field:
 
     def summarised(self) -> Self:
         """Without any per-subject number."""
-        if not isinstance(self.density, Gaussian):
-            return self
         return replace(self, density=self.density.summary())
 
     def to(self, device: torch.device) -> Self:
         """On a device."""
-        density = type(self.density).from_tensors({k: t.to(device) for k, t in self.density.tensors().items()})
-        return type(self)(self.center.to(device), self.scale.to(device), self.kept.to(device), density)
+        tensors = {key: value.to(device) for key, value in self.density.tensors().items()}
+        density = type(self.density).from_tensors(tensors, self.density.settings())
+        return type(self)(self.center.to(device), self.scale.to(device), self.kept.to(device), density, self.divergence)
 
     def tensors(self) -> dict[str, Tensor]:
         """What is stored, the density's tensors after the standardisation."""
@@ -81,12 +87,71 @@ class Field:
         return own | {f"density.{key}": value for key, value in self.density.tensors().items()}
 
     def record(self) -> dict[str, Any]:
-        """The form of the density."""
-        return {"density": self.density.name}
+        """The form of the density and its settings."""
+        return {"density": self.density.name, **self.density.settings()}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
-        stored = {k.removeprefix("density."): t for k, t in tensors.items() if k.startswith("density.")}
-        density = STORED[record["density"]].from_tensors(stored)
+        settings = {key: value for key, value in record.items() if key != "density"}
+        density = STORED[record["density"]].from_tensors(below(tensors, "density."), settings)
         return cls(tensors["center"], tensors["scale"], tensors["kept"].bool(), density)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of experts (CNN or PCA) with the fields of its groups."""
+
+    experts: Experts
+    fields: dict[str, Field]
+
+    def measure(self, recording: Recording, padding: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+        """Additive statistics of one batch by group, differentiable."""
+        for group, values, weights in self.experts.outputs(recording, padding):
+            if group in self.fields:
+                yield group, self.fields[group].measure(values, weights)
+
+    def compare(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Divergence of each group, scalars; the statistics' names are `family/group`."""
+        key = self.experts.name
+        return {group: field.compare(statistics[f"{key}/{group}"]) for group, field in self.fields.items()}
+
+    def each(self, change: Callable[[Field], Field]) -> Self:
+        """A copy with every field changed."""
+        return replace(self, fields={group: change(field) for group, field in self.fields.items()})
+
+    def folded(self, maps: Mapping[str, Affine]) -> Self:
+        """For a network whose layers' outputs went through affine maps."""
+        experts, left = self.experts.folded(maps)
+        fields = {g: field.folded(left[g]) if g in left else field for g, field in self.fields.items()}
+        return type(self)(experts, fields)
+
+    def to(self, device: torch.device) -> Self:
+        """On a device."""
+        tensors = {key: value.to(device) for key, value in self.experts.tensors().items()}
+        return replace(self.each(lambda field: field.to(device)), experts=replace(self.experts, **tensors))  # type: ignore[type-var]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What is stored, by name."""
+        for key, value in self.experts.tensors().items():
+            yield f"experts/{key}", value
+        for group, field in self.fields.items():
+            for key, value in field.tensors().items():
+                yield f"{group}/{key}", value
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the tensors, as JSON."""
+        groups = {group: field.record() for group, field in self.fields.items()}
+        return {"experts": self.experts.record(), "groups": groups}
+
+    @classmethod
+    def restore(cls, name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `record` and `tensors`."""
+        experts = EXPERTS[name].restore(record["experts"], below(tensors, "experts/"))
+        fields = {group: Field.restore(r, below(tensors, f"{group}/")) for group, r in record["groups"].items()}
+        return cls(experts, fields)
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start so, without that start."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

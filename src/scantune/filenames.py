@@ -3,7 +3,8 @@
 The scan that a label map belongs to is its file name without the image extension and without one closing word
 that only says what kind of file it is (`WORDS`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
 and a reference fit when these names are equal, letter by letter. Where a folder holds both
-`NAME_labels.nii.gz` and a bare `NAME.nii.gz`, the bare file is taken for the scan itself and left out.
+`NAME_labels.nii.gz` and a bare `NAME.nii.gz`, the bare file is taken for the scan itself and left out. So is
+`NAME_image.nii.gz`, whose prediction `NAME_image_seg.nii.gz` fits `NAME_labels.nii.gz`.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,9 @@ from scantune.errors import InputError
 
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd", ".nhdr", ".hdr")
 """Endings by which images are recognised in a folder; a file that the user names may have any other."""
+
+IMAGE_WORD = "_image"
+"""Closing word of scans that lie beside their label maps, as `scantune simulate` writes them."""
 
 SOURCE_WORD = "_source_seg"
 WORDS = (
@@ -161,8 +165,11 @@ def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
     """Collect the label maps of a folder by scan and by whether they are predictions without adaptation."""
     chosen: dict[tuple[str, bool], Path] = {}
     # Bare names come last, so that they give way to names with a closing word.
-    for path in sorted(images_in(folder), key=lambda path: not split_name(path)[1]):
+    images = images_in(folder)
+    maps = [path for path in images if not scan_name(path).endswith(IMAGE_WORD)] or images
+    for path in sorted(maps, key=lambda path: not split_name(path)[1]):
         name, word = split_name(path)
+        name = name.removesuffix(IMAGE_WORD)
         key = (name, word == SOURCE_WORD)
         if key not in chosen:
             chosen[key] = path

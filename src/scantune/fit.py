@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scantune.devices import find_device
+from scantune.estimation import blank
 from scantune.experts import PatchSettings
 from scantune.modelfile import Model
 from scantune.preprocess import Prepared
@@ -20,6 +21,7 @@ def fit(
     held_out: Iterable[Prepared] = (),
     *,
     patches: PatchSettings | None = None,
+    density: str = "gaussian",
     summarise: bool = False,
     device: str = "auto",
 ) -> Model:
@@ -31,15 +33,17 @@ def fit(
         held_out: Prepared cases of the same site that the network was not trained on; with these the prior is
             calibrated.
         patches: Patch size, stride, components and threshold of the PCA experts.
+        density: The form of the experts' densities, a name of `scantune.densities.DENSITIES`.
         summarise: Whether to keep seven numbers per expert and none of any single subject.
         device: Where to compute.
     """
+    if summarise:
+        blank(density).summary()  # says now, not after the passes, where there is none
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
-    prior = FieldOfExperts.fit(
-        network, [volume for volume, _ in training], masks=[mask for _, mask in training], patches=patches
-    )
+    volumes, masks = [volume for volume, _ in training], [mask for _, mask in training]
+    prior = FieldOfExperts.fit(network, volumes, masks=masks, patches=patches, density=density)
     if new:
         prior = prior.calibrated(network, new, training)
     prior = prior.to(torch.device("cpu"))

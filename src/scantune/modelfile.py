@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError
-from scantune.networks import AdaptableNetwork
+from scantune.networks import HELPERS, AdaptableNetwork, Helper
 from scantune.preprocess import Preprocessing
 from scantune.prior import FieldOfExperts
 from scantune.tasks import Segmentation
@@ -42,6 +42,7 @@ class Model:
         task: How the network's output is read.
         prior: The Field of Experts, where one was fitted.
         provenance: How the network came to be: command, data, seed, scores.
+        helpers: Helper networks by the name of the method they serve, where they were trained.
         name: What the user called it.
     """
 
@@ -52,6 +53,7 @@ class Model:
     task: Segmentation = field(default_factory=Segmentation)
     prior: FieldOfExperts | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    helpers: dict[str, Helper] = field(default_factory=dict)
     name: str = "model"
 
     @property
@@ -64,6 +66,7 @@ class Model:
             "labels": self.labels,
             "preprocessing": self.preprocessing.record(),
             "prior": None if self.prior is None else self.prior.record(),
+            "helpers": {name: helper.record() for name, helper in self.helpers.items()},
             "provenance": self.provenance,
         }
 
@@ -80,6 +83,8 @@ class Model:
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         if self.prior is not None:
             tensors |= {f"prior.{name}": tensor for name, tensor in self.prior.tensors().items()}
+        for name, helper in self.helpers.items():
+            tensors |= {f"helpers.{name}.{key}": tensor for key, tensor in helper.state_dict().items()}
         return tensors
 
     def rounded(self, precision: torch.dtype) -> Self:
@@ -96,7 +101,9 @@ class Model:
     def save(self, path: str | Path, precision: torch.dtype = torch.float32) -> None:
         """Writes the file; weights are stored in `precision`, statistics in single."""
         half = {
-            name: tensor.to(precision) if name.startswith("network.") and tensor.is_floating_point() else tensor
+            name: tensor.to(precision)
+            if name.startswith(("network.", "helpers.")) and tensor.is_floating_point()
+            else tensor
             for name, tensor in self._tensors().items()
         }
         write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
@@ -111,6 +118,7 @@ class Model:
             ("network", _lines(self.architecture | {"weights": weights})),
             ("input", _lines(self.preprocessing.record())),
             ("prior", self._prior_lines()),
+            *([("helpers", [", ".join(self.helpers)])] if self.helpers else []),
             *((key.replace("_", " "), _lines(value)) for key, value in _telling(self.provenance)),
         ]
         margin = 2 + max(len(key) for key, _ in entries)
@@ -118,7 +126,7 @@ class Model:
 
     def _prior_lines(self) -> list[str]:
         if self.prior is None:
-            return ["none (the source and entropy methods work, foe methods do not)"]
+            return ["none (foe methods need one: scantune fit)"]
         families = ", ".join(
             f"{sum(int(field.kept.sum()) for field in family.fields.values())} {name.upper()} experts"
             for name, family in self.prior.families.items()
@@ -184,8 +192,17 @@ def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: 
         task=Segmentation.from_record(record["task"]),
         prior=prior,
         provenance=dict(record["provenance"]),
+        helpers={kind: _helper(kind, entry, tensors) for kind, entry in record.get("helpers", {}).items()},
         name=name,
     )
+
+
+def _helper(name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Helper:
+    helper = HELPERS[name].from_record(record)
+    prefix = f"helpers.{name}."
+    weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    helper.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
+    return helper.eval().requires_grad_(False)
 
 
 def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:

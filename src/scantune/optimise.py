@@ -1,18 +1,20 @@
 """The one adaptation loop: evaluations of a scan's objective, brakes, the choice of the final step."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from scantune.errors import InputError
 from scantune.guard import Verdict
-from scantune.methods import Method, Terms
+from scantune.methods import ClosedForm, Method, Terms
 from scantune.networks import AdaptableNetwork
-from scantune.sampling import Sampling, Volume
+from scantune.sampling import Sampling
 from scantune.solvers import Solver
+from scantune.volumes import Batch, Volume
 
 OnStep = Callable[[int, int], None]
 
@@ -47,7 +49,7 @@ class Brakes:
 class Course:
     """What the loop saw, and the parameters of the step it chose."""
 
-    moving: dict[str, nn.Parameter]
+    moving: Mapping[str, Tensor]
     brakes: Brakes = field(default_factory=Brakes)
     trace: list[dict[str, Any]] = field(default_factory=list)
     best: int | None = None
@@ -87,7 +89,6 @@ def optimise(
     method: Method,
     volume: Volume,
     schedule: Schedule,
-    learning_rate: float,
     seed: int,
     on_step: OnStep | None = None,
     brakes: Brakes | None = None,
@@ -98,23 +99,28 @@ def optimise(
         The trace, at most `steps` + 1 rows, one for each time the objective was evaluated, and the parameters with the
         lowest smoothed objective among the eligible rows.
     """
-    course = Course(method.parameters(network), brakes or Brakes())
-    moving = list(course.moving.values())
-    if not moving or not schedule.steps:
-        return course
     sampling = schedule.sampling
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(method, ClosedForm):
+        course = Course(method.moved(network), brakes or Brakes())
+        return _jump(network, method, volume, sampling, generator, course) if schedule.steps else course
+    course = Course(method.parameters(network), brakes or Brakes())
+    moving = list(method.parameters(network).values())
+    if not moving or not schedule.steps:
+        return course
     method.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
 
     def evaluate() -> Tensor:
+        method.begin(len(course.trace), volume, generator)
         if len(course.trace) == schedule.steps:
             course.note(sampling.objective(method, volume, generator), sampling.smoothing)
             raise _Arrived
         for parameter in moving:
             parameter.grad = None
         terms = sampling.gradient(method, volume, generator)
+        _require_effect(method, moving)
         goes_on = course.note(terms, sampling.smoothing)
         if on_step is not None:
             on_step(len(course.trace), schedule.steps)
@@ -123,7 +129,8 @@ def optimise(
         return terms.objective.detach()
 
     try:
-        schedule.solver.run(moving, evaluate, learning_rate, schedule.steps)
+        method.start(volume, generator)
+        schedule.solver.run(moving, evaluate, method.options.learning_rate, schedule.steps)
     except _Arrived:
         pass
     finally:
@@ -131,8 +138,58 @@ def optimise(
     return course
 
 
+def objective_at(network: AdaptableNetwork, method: Method, volume: Volume, sampling: Sampling, seed: int) -> float:
+    """The objective of a method at a network, which is a working copy, without any step."""
+    generator = torch.Generator().manual_seed(seed)
+    method.prepare(network)
+    try:
+        method.begin(0, volume, generator)
+        return float(sampling.objective(method, volume, generator).objective.detach())
+    finally:
+        method.finish()
+
+
+@torch.no_grad()
+def _jump(
+    network: AdaptableNetwork,
+    method: ClosedForm,
+    volume: Volume,
+    sampling: Sampling,
+    generator: torch.Generator,
+    course: Course,
+) -> Course:
+    """The run of a method that knows its answer: two rows, before and after."""
+    method.prepare(network)
+    try:
+        course.note(sampling.objective(method, volume, generator), sampling.smoothing)
+        method.solve(_Again(volume))
+        course.note(sampling.objective(method, volume, generator), sampling.smoothing)
+    finally:
+        method.finish()
+    return course
+
+
+@dataclass(frozen=True)
+class _Again:
+    """The batches of a volume, as often as they are asked for."""
+
+    volume: Volume
+    size: int = 8
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.volume.batches(self.size)
+
+
 class _Arrived(Exception):  # noqa: N818
     """Ends a solver's run from within an evaluation."""
+
+
+def _require_effect(method: Method, moving: Iterable[nn.Parameter]) -> None:
+    if method.steady and all(parameter.grad is None for parameter in moving):
+        raise InputError(
+            f"The objective of method {method.name} does not depend on what moves (moving={method.options.moving}); "
+            "choose another setting of moving, or of what the method looks at."
+        )
 
 
 def _finite(parameters: Iterable[nn.Parameter]) -> bool:

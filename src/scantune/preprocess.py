@@ -34,6 +34,7 @@ class Prepared:
         limits: The scan's intensities that became 0 and 1.
         orientation: Which array axes became slices, rows and columns.
         grid: How slices were resampled and cropped.
+        distance: Distance of the slices in mm.
     """
 
     volume: Tensor
@@ -42,6 +43,7 @@ class Prepared:
     limits: tuple[float, float]
     orientation: Orientation
     grid: SliceGrid
+    distance: float | None = None
 
     def record(self) -> dict[str, Any]:
         """How the scan was made ready, as plain JSON values."""
@@ -164,7 +166,8 @@ class Preprocessing:
         padding = grid.padding
         if padding is not None:
             padding = padding.expand(len(volume), 1, *self.size)
-        return Prepared(volume[:, None], padding, reference, limits, orientation, grid)
+        distance = case.spacing[orientation.axes[0]]
+        return Prepared(volume[:, None], padding, reference, limits, orientation, grid, distance)
 
     def _limits(self, name: str, values: NDArray[np.float32]) -> tuple[float, float]:
         low, high = np.percentile(values, self.percentiles).tolist() if values.size else (0.0, 0.0)

@@ -1,7 +1,7 @@
 """The prior: a Field of Experts (Eq. 9), all experts' densities of the training subjects."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,29 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from scantune.calibration import Calibration, predicted_proportions
+from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
-from scantune.estimation import MINIMUM_ACTIVE, estimate
-from scantune.experts import EXPERTS, Experts, LayerChoice, PatchSettings, Recorder, Recording
-from scantune.fields import Field
+from scantune.estimation import MINIMUM_ACTIVE, blank, estimate
+from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
+from scantune.fields import Family, below
 from scantune.networks import Affine
 from scantune.tasks import Foreground
 from scantune.tensorfile import read_tensors, write_tensors
+from scantune.volumes import Volume
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family of experts (CNN or PCA) with the densities of its groups."""
-
-    experts: Experts
-    fields: dict[str, Field]
-
-    def divergences(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Divergence of each group, scalars in nats."""
-        key = self.experts.name
-        return {group: field.divergence(statistics[f"{key}/{group}"]) for group, field in self.fields.items()}
 
 
 @dataclass(frozen=True)
@@ -63,6 +52,9 @@ class FieldOfExperts:
         masks: Sequence[Tensor | None] | None = None,
         patches: PatchSettings | None = None,
         batch: int = 8,
+        density: str = "gaussian",
+        alpha: float = ALPHA,
+        output_experts: bool = False,
     ) -> Self:
         """Computes the densities of the training subjects.
 
@@ -72,10 +64,14 @@ class FieldOfExperts:
             layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
             last: The layer whose patches feed the PCA experts; by default the last expert layer.
             foreground: Output channels that are foreground, or a function of the output; by default all but the
-                background.
+                background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
             masks: True where a volume is padding, one `(slices, 1, *spatial)` (or None) per subject.
             patches: Patch size, stride, components and threshold of the PCA experts.
             batch: Slices per forward pass.
+            density: A name of `scantune.densities.DENSITIES`.
+            alpha: Sharpness of the kernel exp(-alpha u^2) of density `kde`, on standardised values.
+            output_experts: Whether the class probabilities are CNN experts too, a last layer named `output`, as in
+                the authors' code.
         """
         fitted = estimate(
             network,
@@ -86,9 +82,10 @@ class FieldOfExperts:
             foreground=foreground,
             patches=patches,
             batch=batch,
+            density=blank(density, alpha),
+            output_experts=output_experts,
         )
-        families = {experts.name: Family(experts, fields) for experts, fields in fitted.families}
-        return cls(families, fitted.subjects, fitted.notes)
+        return cls(fitted.families, fitted.subjects, fitted.notes)
 
     def calibrated(
         self,
@@ -120,16 +117,34 @@ class FieldOfExperts:
     def measure(self, recording: Recording, padding: Tensor | None = None) -> Statistics:
         """Additive statistics of one batch, differentiable."""
         return {
-            f"{name}/{group}": family.fields[group].measure(values, weights)
+            f"{name}/{group}": part
             for name, family in self.families.items()
-            for group, values, weights in family.experts.outputs(recording, padding)
-            if group in family.fields
+            for group, part in family.measure(recording, padding)
         }
 
     def energies(self, statistics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-        """Expected divergence of each group of each family that has statistics, scalars in nats."""
+        """Expected divergence of each group of each family that has statistics, scalars; in nats, unless `compared`."""
         present = {key.split("/")[0] for key in statistics}
-        return {n: family.divergences(statistics) for n, family in self.families.items() if n in present}
+        return {n: family.compare(statistics) for n, family in self.families.items() if n in present}
+
+    def compared(
+        self, divergence: Divergence, refer: Callable[[Density], Density], layers: Container[str] | None = None
+    ) -> Self:
+        """A copy whose `energies` are another divergence, from other densities.
+
+        Args:
+            divergence: What is computed instead of the expected KL.
+            refer: What each group's densities are replaced by, such as `Density.expected`.
+            layers: The CNN experts' layers that are compared; None for all.
+        """
+        families = {
+            name: family.each(lambda field: replace(field, divergence=divergence, density=refer(field.density)))
+            for name, family in self.families.items()
+        }
+        if layers is not None:
+            chosen = {layer: field for layer, field in families["cnn"].fields.items() if layer in layers}
+            families["cnn"] = replace(families["cnn"], fields=chosen)
+        return replace(self, families=families)
 
     @torch.no_grad()
     def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
@@ -139,8 +154,8 @@ class FieldOfExperts:
         network.eval()
         try:
             with Recorder(network, self.layers()) as record:
-                for images, padding in slices(volume, mask, batch):
-                    for key, value in self.measure(record(images), padding).items():
+                for part in Volume(volume, mask).batches(batch):
+                    for key, value in self.measure(record(part.images), part.padding).items():
                         total[key] = total.get(key, 0) + value.double()
         finally:
             network.train(training)
@@ -170,7 +185,7 @@ class FieldOfExperts:
         """Raises an error that says so if the prior was not fitted on this network's architecture."""
         modules = Recorder(network, self.layers()).modules
         for layer, field in self.families["cnn"].fields.items():
-            channels = getattr(modules[layer.split("@")[0]], "out_channels", field.center.numel())
+            channels = getattr(modules.get(layer.split("@")[0]), "out_channels", field.center.numel())
             if channels != field.center.numel():
                 raise InputError(
                     f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
@@ -178,34 +193,23 @@ class FieldOfExperts:
                 )
 
     def summarised(self) -> Self:
-        """A copy that holds seven numbers per expert and none of any single subject."""
-        families = {
-            name: replace(family, fields={group: field.summarised() for group, field in family.fields.items()})
-            for name, family in self.families.items()
-        }
-        return replace(self, families=families)
+        """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""
+        return self._each(lambda family: family.each(lambda field: field.summarised()))
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
         """The same prior for a network whose batch norms were folded into its convolutions."""
-        families = {}
-        for name, family in self.families.items():
-            experts, left = family.experts.folded(maps)
-            fields = {g: field.folded(left[g]) if g in left else field for g, field in family.fields.items()}
-            families[name] = Family(experts, fields)
-        return replace(self, families=families)
+        return self._each(lambda family: family.folded(maps))
+
+    def to(self, device: torch.device) -> Self:
+        """A copy on a device."""
+        return self._each(lambda family: family.to(device))
+
+    def _each(self, change: Callable[[Family], Family]) -> Self:
+        return replace(self, families={name: change(family) for name, family in self.families.items()})
 
     def without(self, name: str) -> Self:
         """A copy without one family of experts."""
         return replace(self, families={key: value for key, value in self.families.items() if key != name})
-
-    def to(self, device: torch.device) -> Self:
-        """A copy on a device."""
-        families = {}
-        for name, family in self.families.items():
-            tensors = {key: value.to(device) for key, value in family.experts.tensors().items()}
-            fields = {group: field.to(device) for group, field in family.fields.items()}
-            families[name] = Family(replace(family.experts, **tensors), fields)  # type: ignore[type-var]
-        return replace(self, families=families)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every number, by name, as a model file stores them."""
@@ -216,23 +220,13 @@ class FieldOfExperts:
             for key, value in self.calibration.tensors().items():
                 yield f"calibration/{key}", value
         for name, family in self.families.items():
-            for key, value in family.experts.tensors().items():
-                yield f"{name}/experts/{key}", value
-            for group, field in family.fields.items():
-                for key, value in field.tensors().items():
-                    yield f"{name}/{group}/{key}", value
+            for key, value in family.tensors():
+                yield f"{name}/{key}", value
 
     def record(self) -> dict[str, Any]:
         """Everything but the numbers, as JSON."""
-        families = {
-            name: {
-                "experts": family.experts.record(),
-                "groups": {group: field.record() for group, field in family.fields.items()},
-            }
-            for name, family in self.families.items()
-        }
         return {
-            "families": families,
+            "families": {name: family.record() for name, family in self.families.items()},
             "subjects": self.subjects,
             "notes": list(self.notes),
             "floor": self.floor(),
@@ -241,12 +235,10 @@ class FieldOfExperts:
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
-        families = {}
-        for name, entry in record["families"].items():
-            experts = EXPERTS[name].restore(entry["experts"], _below(tensors, f"{name}/experts/"))
-            fields = {g: Field.restore(r, _below(tensors, f"{name}/{g}/")) for g, r in entry["groups"].items()}
-            families[name] = Family(experts, fields)
-        stored = _below(tensors, "calibration/")
+        families = {
+            name: Family.restore(name, entry, below(tensors, f"{name}/")) for name, entry in record["families"].items()
+        }
+        stored = below(tensors, "calibration/")
         calibration = Calibration.from_tensors(stored) if stored else None
         return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
 
@@ -263,15 +255,4 @@ class FieldOfExperts:
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
 
 
-def slices(volume: Tensor, mask: Tensor | None, batch: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Cuts a volume `(slices, channels, *spatial)` and its mask into batches of slices."""
-    for start in range(0, len(volume), batch):
-        stop = start + batch
-        yield volume[start:stop], None if mask is None else mask[start:stop]
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics", "slices"]
+__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics"]

@@ -2,36 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from scantune.methods import Method, Terms
-from scantune.prior import slices
+from scantune.volumes import Volume
 
-
-@dataclass(frozen=True)
-class Volume:
-    """A scan as the network sees it: `(slices, channels, *spatial)`, and True where it is padding."""
-
-    images: Tensor
-    padding: Tensor | None = None
-
-    def to(self, device: torch.device) -> Self:
-        """On a device."""
-        return type(self)(self.images.to(device), None if self.padding is None else self.padding.to(device))
-
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """All slices once, in order."""
-        return slices(self.images, self.padding, size)
-
-    def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Slices drawn uniformly with replacement."""
-        chosen = torch.randint(len(self.images), (size,), generator=generator).to(self.images.device)
-        return self.images[chosen], None if self.padding is None else self.padding[chosen]
+BATCHES = {"cpu": 2, "cuda": 16}
+"""Slices at a time by device: few, so that features stay in a CPU's cache; many, so that a GPU is busy."""
 
 
 class Sampling(ABC):
@@ -53,38 +34,50 @@ class Sampling(ABC):
 class WholeVolume(Sampling):
     """Exact: statistics of all slices, as the training densities pool all slices of a subject.
 
-    A first pass sums the statistics; the objective's gradient with respect to these sums is then handed back batch by
-    batch in a second pass. Memory is that of one batch. A volume that fits in one batch needs one pass.
+    Slices go through the network a few at a time: as many as stay in a CPU's cache, or keep a GPU busy. Of a volume of
+    up to `kept` pixels everything that the gradient needs is kept, and one pass is enough. Of larger ones nothing is: a
+    first pass sums the statistics, and the objective's gradient with respect to these sums is handed back batch by batch
+    in a second pass, at the memory of one batch.
+
+    Args:
+        batch: Slices at a time; None chooses by the device.
+        kept: The most pixels whose features are kept.
     """
 
-    batch: int = 8
+    batch: int | None = None
+    kept: int = 48 * 256 * 256
     smoothing: float = 0.0
 
     def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The gradient of the whole volume's objective."""
-        if len(volume.images) <= self.batch:
-            terms = method.terms(method.measure(volume.images, volume.padding))
-            terms.objective.backward()  # type: ignore[no-untyped-call]
+        if volume.images[:, 0].numel() <= self.kept:
+            terms = method.terms(self._total(method, volume))
+            _hand_back(terms.objective)
             return terms
-        total = {key: value.requires_grad_() for key, value in self._total(method, volume).items()}
+        with torch.no_grad():
+            total = {key: value.requires_grad_() for key, value in self._total(method, volume).items()}
         terms = method.terms(total)
-        terms.objective.backward()  # type: ignore[no-untyped-call]
-        for images, padding in volume.batches(self.batch):
-            parts = method.measure(images, padding)
+        _hand_back(terms.objective)
+        for batch in volume.batches(self._size(volume)):
+            parts = method.measure(batch)
             pairs = [(part, total[key].grad) for key, part in parts.items() if part.requires_grad]
             used = [(part, grad.to(part)) for part, grad in pairs if grad is not None]
-            torch.autograd.backward([part for part, _ in used], [grad for _, grad in used])
+            if used:
+                torch.autograd.backward([part for part, _ in used], [grad for _, grad in used])
         return terms
 
+    @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The whole volume's objective."""
         return method.terms(self._total(method, volume))
 
-    @torch.no_grad()
+    def _size(self, volume: Volume) -> int:
+        return self.batch or BATCHES.get(volume.images.device.type, 8)
+
     def _total(self, method: Method, volume: Volume) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        for images, padding in volume.batches(self.batch):
-            for key, value in method.measure(images, padding).items():
+        for batch in volume.batches(self._size(volume)):
+            for key, value in method.measure(batch).items():
                 total[key] = total.get(key, 0) + value.double()
         return total
 
@@ -101,8 +94,8 @@ class RandomSlices(Sampling):
         count = self._count(volume)
         epoch = []
         for _ in range(count):
-            terms = method.terms(method.measure(*volume.draw(self.batch, generator)))
-            (terms.objective / count).backward()  # type: ignore[no-untyped-call]
+            terms = method.terms(method.measure(volume.draw(self.batch, generator)))
+            _hand_back(terms.objective / count)
             epoch.append(terms)
         return _mean(epoch)
 
@@ -110,10 +103,16 @@ class RandomSlices(Sampling):
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:
         """The mean objective of one epoch's batches."""
         draws = (volume.draw(self.batch, generator) for _ in range(self._count(volume)))
-        return _mean([method.terms(method.measure(*batch)) for batch in draws])
+        return _mean([method.terms(method.measure(batch)) for batch in draws])
 
     def _count(self, volume: Volume) -> int:
         return math.ceil(len(volume.images) / self.batch)
+
+
+def _hand_back(objective: Tensor) -> None:
+    """The backward pass; none where the objective depends on nothing that moves."""
+    if objective.requires_grad:
+        objective.backward()  # type: ignore[no-untyped-call]
 
 
 def _mean(epoch: Sequence[Terms]) -> Terms:

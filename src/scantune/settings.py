@@ -5,7 +5,7 @@ Nothing heavy is imported here, so the command line can show its help at once.
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -48,6 +48,10 @@ class TrainSettings:
                 raise InputError(f"The setting {name} must be above 0, got {getattr(self, name)}.")
         if self.seed < 0:
             raise InputError(f"The setting seed must be 0 or more, got {self.seed}.")
+
+
+FINE_TUNING = TrainSettings(iterations=5000, learning_rate=1e-4)
+"""The paper's benchmark: how a trained network goes on with labelled scans of another site."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,43 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
 
 
+def table_from_words(kind: type[Any], words: Sequence[str], flag: str) -> dict[str, Any]:
+    """Read words like `weight=0.5` as a table for `settings_from_table`: each value by the type of its setting.
+
+    Args:
+        kind: The settings dataclass.
+        words: What was typed.
+        flag: After which flag, for messages.
+
+    Raises:
+        InputError: A word is something else, or a name comes twice.
+    """
+    hints = get_type_hints(kind)
+    table: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"{flag} takes NAME=VALUE, such as learning_rate=1e-3, but got {word!r}.")
+        if name in table:
+            raise InputError(f"{flag} must name every setting once, but {name} comes twice.")
+        table[name] = _read_word(value, hints.get(name, str))
+    return table
+
+
+def _read_word(word: str, hint: Any) -> Any:
+    """A word as its setting wants it: text, a number, true or false; text where it is none of these."""
+    if _fits(word, hint):
+        return word
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        try:
+            value = read(word.lower())
+        except (ValueError, KeyError):
+            continue
+        if _fits(value, hint):
+            return value
+    return word
+
+
 def _recipe_text(source: str | Path) -> str:
     path = Path(source)
     if path.is_file():
@@ -133,7 +174,7 @@ def _recipe_text(source: str | Path) -> str:
 def _fits(value: object, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
-    if get_origin(hint) is dict:
+    if get_origin(hint) in (dict, Mapping):
         return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
@@ -148,7 +189,7 @@ def _fits(value: object, hint: Any) -> bool:
 def _described(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
-    if get_origin(hint) is dict:
+    if get_origin(hint) in (dict, Mapping):
         return f"a table of names with {_described(get_args(hint)[1])} each"
     if get_origin(hint) is tuple:
         return f"a list [{', '.join(map(_described, get_args(hint)))}]"

@@ -225,19 +225,19 @@ def listed(paths: Sequence[Path], most: int = 5) -> str:
 
 
 class TrainingDisplay:
-    """Shows a training run: a bar with loss, validation Dice and the time left, or a line now and then."""
+    """Shows a training run: a bar with loss, validation score and the time left, or a line now and then."""
 
     def __init__(self, to: Console, iterations: int) -> None:
         self.console = to
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]}  Dice {task.fields[dice]}"),
+            TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]}  {task.fields[score]}"),
             TimeElapsedColumn(),
             TextColumn("left: {task.fields[left]}"),
             console=to,
         )
-        self.task = self.progress.add_task("", total=iterations, loss="-", dice="-", left="-")
+        self.task = self.progress.add_task("", total=iterations, loss="-", score="", left="-")
         self.shown = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -251,10 +251,10 @@ class TrainingDisplay:
 
     def update(self, at: "TrainingProgress") -> None:
         """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
-        dice = "-" if at.dice is None else f"{at.dice:.3f}"
+        score = f"{at.score_name} {'-' if at.score is None else format(at.score, '.3f')}"
         left = duration(at.seconds_left)
-        self.progress.update(self.task, completed=at.iteration, loss=f"{at.loss:.3f}", dice=dice, left=left)
+        self.progress.update(self.task, completed=at.iteration, loss=f"{at.loss:.3f}", score=score, left=left)
         now = time.monotonic()
         if not self.console.is_terminal and now - self.shown > 20:
             self.shown = now
-            say(self.console, f"{at.iteration}/{at.iterations}  loss {at.loss:.3f}  Dice {dice}  left {left}")
+            say(self.console, f"{at.iteration}/{at.iterations}  loss {at.loss:.3f}  {score}  left {left}")

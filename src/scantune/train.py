@@ -1,27 +1,22 @@
 """Training: normaliser and task network together, on 2D slices, with the best validation Dice kept.
 
-All slices live on the training device. The order of the slices, the augmentation and whatever randomness the
-network has are functions of the seed and the iteration, so a run that is killed and resumed from its
-checkpoint goes on exactly as it would have gone. On a GPU only deterministic convolutions are asked for;
-other layers of a network may still sum in a changing order, and then the last bits differ from run to run.
+All slices live on the training device. The loop is that of `learning`: the order of the slices, the augmentation and
+whatever randomness the network has are functions of the seed and the iteration.
 """
 
 import copy
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from scantune.augment import Augmentation, augment
-from scantune.checkpoint import Record, RunState
 from scantune.devices import find_device, reproducible
 from scantune.errors import InputError
+from scantune.learning import AUGMENT, SHUFFLE, WEIGHTS, Lesson, Progress, Trained, learn
 from scantune.networks.adaptable import AdaptableNetwork
-from scantune.runlog import TensorBoard
 from scantune.settings import TrainSettings
 from scantune.slices import (
     Example,
@@ -35,35 +30,9 @@ from scantune.slices import (
 from scantune.tasks.base import main_output
 from scantune.tasks.segmentation import Segmentation
 
-LOG_EVERY = 50
-"""Iterations between two looks at the loss: each look waits for the device."""
+__all__ = ["Progress", "Trained", "train", "validation_dice"]
 
 _TASK = Segmentation()
-# The kinds of random streams of a run.
-_WEIGHTS, _SHUFFLE, _AUGMENT, _NETWORK = range(4)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands."""
-
-    iteration: int
-    iterations: int
-    loss: float
-    dice: float | None
-    """Latest validation Dice; None before the first validation."""
-    seconds_left: float
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A finished run."""
-
-    network: nn.Module
-    """The network of the best validation, in evaluation mode."""
-    history: list[Record]
-    best_iteration: int
-    best_dice: float
 
 
 def train(
@@ -72,6 +41,7 @@ def train(
     settings: TrainSettings,
     *,
     network: nn.Module | None = None,
+    start: str = "",
     checkpoint: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     log_dir: Path | None = None,
@@ -84,6 +54,7 @@ def train(
         settings: How to train.
         network: Where to start from; it is copied, not changed. By default a new `AdaptableNetwork` with as
             many classes as the references have labels.
+        start: A fingerprint of that network where it is a trained one: only a run of the same is resumed.
         checkpoint: The file that holds the run. If it exists, the run goes on from there; a finished run is
             returned as it is.
         on_progress: Called at every look at the loss.
@@ -96,24 +67,13 @@ def train(
     check_split(volumes, validation)
     device = find_device(settings.device)
     identity = asdict(settings) | {"data": fingerprint([*volumes, *validation])}
+    if start:
+        identity["start"] = start
     with reproducible(device):
         if network is None:
             network = _default_network([*volumes, *validation], settings.seed)
-        run = _Run(volumes, validation, settings, copy.deepcopy(network), device)
-        state = run.state
-        if checkpoint is not None and checkpoint.exists():
-            state.restore(checkpoint, identity)
-        log = TensorBoard.open(log_dir, state.iteration)
-        pace = _Pace(state.iteration)
-        for record in run:
-            if checkpoint is not None and run.is_due(settings.checkpoint_every):
-                state.save(checkpoint, identity)
-            if log is not None:
-                log.write(record)
-            if on_progress is not None:
-                on_progress(run.progress(pace.at(state.iteration)))
-    state.network.load_state_dict(state.best)
-    return Trained(state.network.eval(), state.history, state.best_iteration, state.best_dice)
+        lesson = _Slices(volumes, validation, settings, copy.deepcopy(network), device)
+        return learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress, log_dir=log_dir)
 
 
 @torch.no_grad()
@@ -142,8 +102,8 @@ def validation_dice(network: nn.Module, examples: Sequence[Example], classes: in
     return float(torch.stack(scores).nanmean())
 
 
-class _Run:
-    """The one training loop: iterating it trains, from one look at the loss to the next."""
+class _Slices(Lesson):
+    """To segment slices."""
 
     def __init__(
         self,
@@ -153,108 +113,40 @@ class _Run:
         network: nn.Module,
         device: torch.device,
     ) -> None:
-        half = settings.precision == "bfloat16"
-        self.settings, self.device = settings, device
-        self.layout = torch.channels_last if half and device.type == "cuda" else torch.contiguous_format
-        self.autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=half)
-        network.to(device=device).to(memory_format=self.layout)  # type: ignore[call-overload]
+        super().__init__(network, settings, device)
         self.images, self.labels = stack_slices(volumes, device)
         self.classes = _count_classes(network, self.images[:1])
         check_examples([*volumes, *validation], self.classes)
         self.validation = [example.to(device) for example in validation]
-        parameters = [value for value in network.parameters() if value.requires_grad]
-        if not parameters:
-            raise InputError("The network has no parameter to train: all of them are frozen.")
-        optimizer = torch.optim.Adam(parameters, settings.learning_rate, fused=device.type == "cuda")
-        self.state = RunState(network, optimizer)
-        self.order = SliceOrder(len(self.images), settings.batch, settings.seed, _SHUFFLE, device)
+        self.order = SliceOrder(len(self.images), settings.batch, settings.seed, SHUFFLE, device)
         self.augmentation = Augmentation() if settings.augment == "strong" else None
         self.generator = torch.Generator(device)
-        self.augment, self.loss = augment, self._loss
+        self.augment, self.loss_of = augment, self._loss
         if settings.compile:
-            self.augment, self.loss = torch.compile(augment), torch.compile(self._loss)
+            self.augment, self.loss_of = torch.compile(augment), torch.compile(self._loss)
 
-    def __iter__(self) -> Iterator[Record]:
-        state, losses, waiting = self.state, torch.zeros(LOG_EVERY, device=self.device), 0
-        state.network.train()
-        while state.iteration < self.settings.iterations:
-            losses[waiting] = self._step(state.iteration)
-            state.iteration, waiting = state.iteration + 1, waiting + 1
-            validates = self.is_due(self.settings.validate_every)
-            if validates or self.is_due(self.settings.checkpoint_every) or self.is_due(LOG_EVERY):
-                loss = self._mean(losses[:waiting].tolist())
-                state.history.append(Record(state.iteration, loss, self._validate() if validates else None))
-                waiting = 0
-                yield state.history[-1]
-
-    def is_due(self, every: int) -> bool:
-        """Whether something that happens every so many iterations, and at the end, is to happen now."""
-        return self.state.iteration % every == 0 or self.state.iteration == self.settings.iterations
-
-    def progress(self, pace: float) -> Progress:
-        """Where the run stands, at so many seconds an iteration."""
-        history, done, all_in_all = self.state.history, self.state.iteration, self.settings.iterations
-        dice = next((line.dice for line in reversed(history) if line.dice is not None), None)
-        return Progress(done, all_in_all, history[-1].loss, dice, pace * (all_in_all - done))
-
-    def _step(self, iteration: int) -> Tensor:
-        """Take one step of the optimiser; gives the loss without waiting for the device."""
+    def loss(self, iteration: int) -> Tensor:
+        """The task's loss of the next slices, augmented."""
         index = self.order.batch_of(iteration)
         images, labels = self.images[index], self.labels[index].long()
-        # What the network itself draws (dropout) comes from the global generator.
-        torch.manual_seed(stream(self.settings.seed, _NETWORK, iteration))
         if self.augmentation is not None:
-            self.generator.manual_seed(stream(self.settings.seed, _AUGMENT, iteration))
+            self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
             images, labels = self.augment(images, labels, self.augmentation.draw(images, self.generator))
-        loss = self.loss(images.contiguous(memory_format=self.layout), labels)
-        self.state.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.state.optimizer.step()
-        return loss.detach()
+        return self.loss_of(images.contiguous(memory_format=self.layout), labels)
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         with self.autocast:
-            output = self.state.network(images)
+            output = self.network(images)
         return _TASK.loss(main_output(output).float(), labels)
 
-    def _validate(self) -> float:
-        state = self.state
-        state.network.eval()
+    def score(self) -> float:
+        """The mean Dice of the validation scans."""
         with self.autocast:
-            dice = validation_dice(state.network, self.validation, self.classes)
-        state.network.train()
-        if dice > state.best_dice:
-            state.keep_as_best(dice)
-        return dice
-
-    def _mean(self, losses: list[float]) -> float:
-        for place, loss in enumerate(losses):
-            if not math.isfinite(loss):
-                iteration = self.state.iteration - len(losses) + place + 1
-                raise InputError(
-                    f"The training loss is {loss} at iteration {iteration}; lower learning_rate, or train "
-                    'with precision "float32".'
-                )
-        return math.fsum(losses) / len(losses)
-
-
-class _Pace:
-    """Seconds an iteration; the first stretch counts only while there is no other, for it warms up."""
-
-    def __init__(self, iteration: int) -> None:
-        self.marks = [(iteration, time.monotonic())]
-
-    def at(self, iteration: int) -> float:
-        """The pace when an iteration has been reached."""
-        now = time.monotonic()
-        before, then = self.marks[-1]
-        if len(self.marks) == 1:
-            self.marks.append((iteration, now))
-        return (now - then) / (iteration - before)
+            return validation_dice(self.network, self.validation, self.classes)
 
 
 def _default_network(examples: Sequence[Example], seed: int) -> nn.Module:
-    torch.manual_seed(stream(seed, _WEIGHTS, 0))
+    torch.manual_seed(stream(seed, WEIGHTS, 0))
     classes = 1 + max(int(example.reference.max()) for example in examples)
     return AdaptableNetwork.default(classes=classes, channels=examples[0].volume.shape[1])
 

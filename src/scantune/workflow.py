@@ -1,7 +1,7 @@
-"""From a recipe to a model file: prepare the cases, train, round, fit."""
+"""From a recipe to a model file: prepare the cases, train, round, fit the prior and the helper networks."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +11,15 @@ import torch
 from scantune.devices import find_device
 from scantune.errors import InputError
 from scantune.fit import fit
+from scantune.helpers import train_helper
+from scantune.learning import Progress
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
-from scantune.preprocess import Preprocessing
+from scantune.preprocess import Prepared, Preprocessing
 from scantune.settings import Recipe, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
-from scantune.train import Progress, train
+from scantune.train import train
 
 Precision = Literal["float32", "float16"]
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
@@ -79,41 +81,53 @@ class Plan:
 def train_model(
     plan: Plan,
     *,
+    start: Model | None = None,
     precision: Precision = "float32",
     command: str = "",
     checkpoint: Path | None = None,
     log_dir: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Model:
-    """Trains the network of a plan; its weights come back in the precision they are to be stored in."""
+    """Trains the network of a plan; its weights come back in the precision they are to be stored in.
+
+    Args:
+        plan: What to train on, and how.
+        start: A trained model to go on from, such as one of another site, with the settings of
+            `scantune.settings.FINE_TUNING` for the paper's benchmark. Its network, labels and preprocessing are kept;
+            its prior and helper networks are left out, as they no longer fit the weights.
+        precision: In what precision the weights will be stored.
+        command: What was typed, for the record.
+        checkpoint: The file that holds the run; if it exists, the run goes on from there.
+        log_dir: Folder for a log that TensorBoard reads.
+        on_progress: Called at every look at the loss.
+    """
     started = time.perf_counter()
     settings = plan.recipe.train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(settings.seed, 0, 0))
-        network = AdaptableNetwork.default(**asdict(plan.network))
+    model = _new(plan) if start is None else _fine_tuned(start, plan)
+    plan = replace(plan, preprocessing=model.preprocessing)
     trained = train(
         plan.examples("train"),
         plan.examples("validation"),
         settings,
-        network=network,
+        network=model.network,
+        start="" if start is None else start.fingerprint,
         checkpoint=checkpoint,
         on_progress=on_progress,
         log_dir=log_dir,
     )
     device = find_device(settings.device)
-    model = Model(
+    model = replace(
+        model,
         network=trained.network.cpu(),
-        labels=plan.source.names(),
-        preprocessing=plan.preprocessing,
-        architecture={"kind": "unet", **asdict(plan.network)},
         provenance={
             "command": command,
             "recipe": plan.recipe.name,
             "train": asdict(settings),
             "data": describe(plan.source),
+            **({} if start is None else {"start": {"name": start.name, "fingerprint": start.fingerprint}}),
             "precision": precision,
             "best_iteration": trained.best_iteration,
-            "validation_dice": round(trained.best_dice, 4),
+            "validation_dice": round(trained.best_score, 4),
             "seconds": round(time.perf_counter() - started),
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -122,12 +136,98 @@ def train_model(
     return model.rounded(PRECISIONS[precision])
 
 
-def fit_model(model: Model, plan: Plan, *, summarise: bool = False, device: str = "auto", command: str = "") -> Model:
-    """Fits the prior of a model on the training cases of a plan, and calibrates it on the validation cases."""
+def _new(plan: Plan) -> Model:
+    """An untrained model."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(plan.recipe.train.seed, 0, 0))
+        network = AdaptableNetwork.default(**asdict(plan.network))
+    architecture = {"kind": "unet", **asdict(plan.network)}
+    return Model(network, plan.source.names(), plan.preprocessing, architecture)
+
+
+def _fine_tuned(start: Model, plan: Plan) -> Model:
+    """A trained model without what depends on its weights, after a look at whether the plan suits it."""
+    recipe = plan.recipe.name
+    labels = {name: value for name, value in start.labels.items() if value != 0}
+    if labels != plan.source.names():
+        raise InputError(
+            f"The model {start.name} has the labels {labels}, but the recipe {recipe} has {plan.source.names()}; "
+            "training can only go on with the same ones."
+        )
+    for name, value in plan.recipe.network.items():
+        if start.architecture.get(name) != value:
+            raise InputError(
+                f"The network of the model {start.name} has {name} {start.architecture.get(name)}, but [network] of "
+                f"the recipe {recipe} says {value}; leave it out there."
+            )
+    if plan.recipe.preprocessing and plan.preprocessing != start.preprocessing:
+        raise InputError(
+            f"The model {start.name} is for scans prepared as {start.preprocessing.record()}, but [preprocessing] of "
+            f"the recipe {recipe} says otherwise; leave that table out, and the model's holds."
+        )
+    return replace(start, prior=None, helpers={})
+
+
+def fit_model(
+    model: Model,
+    plan: Plan,
+    *,
+    density: str = "gaussian",
+    summarise: bool = False,
+    device: str = "auto",
+    command: str = "",
+) -> Model:
+    """Fits the prior of a model on the training cases of a plan, and calibrates it on the validation cases.
+
+    Args:
+        model: A trained model; its helper networks are kept.
+        plan: Where the cases are.
+        density: The form of the experts' densities, a name of `scantune.densities.DENSITIES`.
+        summarise: Whether to keep seven numbers per expert and none of any single subject.
+        device: Where to compute.
+        command: What was typed, for the record.
+    """
+    training, held_out = _cases(model, plan, device)
+    fitted = fit(model, training, held_out, density=density, summarise=summarise, device=device)
+    record = {"fit command": command, "fit data": describe(plan.source)}
+    return replace(fitted, provenance=fitted.provenance | record)
+
+
+def fit_helper(
+    model: Model,
+    plan: Plan,
+    method: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    device: str = "auto",
+    command: str = "",
+    checkpoint: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Model:
+    """Trains the helper network of a method on the training cases of a plan; the validation cases choose the best.
+
+    Args:
+        model: A trained model; its prior and its other helper networks are kept.
+        plan: Where the cases are.
+        method: One of `scantune.helpers.TRAINERS`.
+        settings: What differs from the defaults of the method's settings, by name.
+        device: Where to compute.
+        command: What was typed, for the record.
+        checkpoint: The file that holds the run; if it exists, the run goes on from there.
+        on_progress: Called at every look at the loss.
+    """
+    training, held_out = _cases(model, plan, device)
+    fitted = train_helper(
+        model, method, training, held_out, settings, device=device, checkpoint=checkpoint, on_progress=on_progress
+    )
+    record = {"command": command, "data": describe(plan.source), **fitted.provenance[method]}
+    return replace(fitted, provenance=fitted.provenance | {method: record})
+
+
+def _cases(model: Model, plan: Plan, device: str) -> tuple[Iterator[Prepared], Iterator[Prepared]]:
+    """The training and the validation cases of a plan, as the model wants them."""
     where = find_device(device)
     training, held_out = (
         (case for _, case in plan.source.prepared(split, model.preprocessing, where)) for split in SPLITS
     )
-    fitted = fit(model, training, held_out, summarise=summarise, device=device)
-    record = {"fit command": command, "fit data": describe(plan.source)}
-    return replace(fitted, provenance=fitted.provenance | record)
+    return training, held_out

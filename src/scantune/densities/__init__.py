@@ -1,11 +1,25 @@
-"""Densities: the 1D distributions of the experts' outputs."""
+"""Densities: the 1D distributions of the experts' outputs, and how far apart they are."""
 
 from scantune.densities.base import Density
+from scantune.densities.divergences import DIVERGENCES, Divergence
 from scantune.densities.gaussian import Gaussian, SummarisedGaussian
+from scantune.densities.histogram import Histogram
+from scantune.densities.kde import ALPHA, KDE
 
-DENSITIES: dict[str, type[Density]] = {"gaussian": Gaussian}
+DENSITIES: dict[str, type[Density]] = {"gaussian": Gaussian, "kde": KDE, "histogram": Histogram}
 
 STORED: dict[str, type[Density]] = {**DENSITIES, "gaussian-summary": SummarisedGaussian}
 """The forms a prior file may hold: the densities themselves, and what a summarised prior keeps of them."""
 
-__all__ = ["DENSITIES", "STORED", "Density", "Gaussian", "SummarisedGaussian"]
+__all__ = [
+    "ALPHA",
+    "DENSITIES",
+    "DIVERGENCES",
+    "KDE",
+    "STORED",
+    "Density",
+    "Divergence",
+    "Gaussian",
+    "Histogram",
+    "SummarisedGaussian",
+]

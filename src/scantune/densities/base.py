@@ -1,7 +1,7 @@
-"""The contract of a density: additive statistics in, a divergence in nats out."""
+"""The contract of a density: additive statistics in, entropies and distances out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 from torch import Tensor
@@ -14,6 +14,9 @@ class Density(ABC):
     exact at bounded memory: the statistics of the batches are summed, and the divergence's gradient with respect to
     the sums is handed back to every batch.
 
+    Divergences are made of three things that a density knows: its entropy, its cross-entropy with another and its
+    Wasserstein distance to another. Each is a mean over subjects, `(experts,)`.
+
     Values are standardised: each expert's outputs minus its training mean, over its training deviation.
     """
 
@@ -21,7 +24,15 @@ class Density(ABC):
 
     @classmethod
     @abstractmethod
-    def measure(cls, values: Tensor, weights: Tensor | None) -> Tensor:
+    def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
+        """Of no subject: what measures and estimates.
+
+        Args:
+            settings: What differs from the defaults; a density takes what it knows by name.
+        """
+
+    @abstractmethod
+    def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Additive statistics of a batch.
 
         Args:
@@ -32,24 +43,60 @@ class Density(ABC):
             `(statistics, experts)`; the first row is the number of pixels that count.
         """
 
-    @classmethod
     @abstractmethod
-    def estimate(cls, statistics: Tensor) -> Self:
+    def estimate(self, statistics: Tensor) -> "Density":
         """The densities `(1, experts)` of the scan whose statistics `(statistics, experts)` these are."""
 
+    @classmethod
     @abstractmethod
-    def divergence(self, test: Self) -> Tensor:
-        """Mean over the subjects of this prior of the divergence from a test scan, `(experts,)` in nats."""
+    def joined(cls, densities: Sequence[Self]) -> Self:
+        """All subjects of several densities."""
 
     @abstractmethod
+    def expected(self) -> "Density":
+        """The expected distribution over the subjects, as the density of one: the mean of theirs, or the nearest."""
+
+    @abstractmethod
+    def subject(self, share: float) -> "Density":
+        """The density of one subject, the one at this share (from 0, below 1) of all."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """E_s H(p_s), `(experts,)` in nats."""
+
+    @abstractmethod
+    def cross_entropy(self, other: Self) -> Tensor:
+        """-E_s E_t int p_s log p_t over the subjects s of this and t of the other, `(experts,)` in nats."""
+
+    @abstractmethod
+    def wasserstein(self, other: Self) -> Tensor:
+        """E_s W_1(p_s, p_t) for a test density of one scan, `(experts,)` in training deviations."""
+
+    def divergence(self, test: Self) -> Tensor:
+        """E_s KL(p_s || p_t), `(experts,)` in nats: the energy."""
+        return self.cross_entropy(test) - self.entropy()
+
     def floor(self) -> Tensor:
-        """The smallest divergence that any test density can reach, `(experts,)` in nats."""
+        """The smallest `divergence` that any test density can reach, `(experts,)`; it does at the expected density."""
+        return self.expected().entropy() - self.entropy()
+
+    @abstractmethod
+    def reverse_floor(self) -> Tensor:
+        """The smallest E_s KL(p_t || p_s), `(experts,)`: -log int exp(E_s log p_s), reached at that integrand."""
+
+    @abstractmethod
+    def summary(self) -> "Density":
+        """What serves most objectives without any per-subject number; refused where nothing does."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """What is stored in a model file."""
 
+    def settings(self) -> dict[str, float]:
+        """What is stored beside the tensors."""
+        return {}
+
     @classmethod
     @abstractmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `tensors`."""
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
+        """The inverse of `tensors` and `settings`."""

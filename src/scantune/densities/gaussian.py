@@ -1,20 +1,91 @@
-"""Gaussian experts (Eq. 10): a mean and a variance per expert, divergence in closed form."""
+"""Gaussian experts (Eq. 10): a mean and a variance per expert, everything in closed form."""
 
-from collections.abc import Mapping
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from scantune.densities.base import Density
+from scantune.errors import InputError
 
 FLOOR = 1e-6
 """Added to both variances of a divergence, in units of the expert's training variance (values are standardised)."""
 
+NEAR = 1e-6
+"""Deviations are taken to differ by at least this, where a distance would have no gradient."""
+
+
+class Normal(Density):
+    """What Gaussians of all subjects and their summary have in common: seven numbers per expert say it all."""
+
+    @abstractmethod
+    def summary(self) -> "SummarisedGaussian":
+        """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
+
+    @staticmethod
+    def measure(values: Tensor, weights: Tensor | None) -> Tensor:
+        """Number, sum and sum of squares, `(3, experts)`."""
+        over = (0, *range(2, values.ndim))
+        if weights is None:
+            number = torch.full_like(values[0].flatten(1)[:, 0], values.numel() / values.shape[1])
+            return torch.stack([number, values.sum(over), values.square().sum(over)])
+        number = weights.sum().expand(values.shape[1])
+        counted = values * weights
+        return torch.stack([number, counted.sum(over), (counted * values).sum(over)])
+
+    @staticmethod
+    def estimate(statistics: Tensor) -> "Gaussian":
+        """Mean and biased variance of the scan, `(1, experts)`; never summarised, whatever the prior is."""
+        number, total, squares = statistics.unsqueeze(1)
+        mean = total / number.clamp_min(1)
+        return Gaussian(mean, (squares / number.clamp_min(1) - mean.square()).clamp_min(0))
+
+    def expected(self) -> "Gaussian":
+        """The Gaussian with the mean and the variance of the subjects' mixture, which itself is not a Gaussian."""
+        own = self.summary()
+        variance = (own.variance - FLOOR + own.spread).clamp_min(0)
+        return Gaussian(own.mean.unsqueeze(0), variance.unsqueeze(0))
+
+    def entropy(self) -> Tensor:
+        """1/2 [1 + log 2 pi + E log v]."""
+        return 0.5 * (1 + math.log(2 * math.pi) + self.summary().log_variance)
+
+    def cross_entropy(self, other: "Normal") -> Tensor:
+        """1/2 [log 2 pi + E log v_t + E (v_s + (mu_s - mu_t)^2) / v_t], exact over all pairs at the cost of one.
+
+        About the mean of the others' means, weighted by precision, so that no large numbers cancel.
+        """
+        own, its = self.summary(), other.summary()
+        centre = its.weighted_mean / its.precision
+        spread = its.weighted_square - its.weighted_mean * centre
+        away = own.variance + own.spread + (own.mean - centre).square()
+        return 0.5 * (math.log(2 * math.pi) + its.log_variance + its.precision * away + spread)
+
+    def divergence(self, test: "Gaussian") -> Tensor:  # type: ignore[override]
+        """E_s KL(p_s || p_t) = 1/2 [log v_t - E log v_s + (E v_s + Var mu_s + (E mu_s - mu_t)^2) / v_t - 1]."""
+        own, v = self.summary(), test.variance[0] + FLOOR
+        away = own.variance + own.spread + (own.mean - test.mean[0]).square()
+        return 0.5 * (v.log() - own.log_variance + away / v - 1)
+
+    def floor(self) -> Tensor:
+        """1/2 [log(E v + Var mu) - E log v], reached at mu_t = E mu and v_t = E v + Var mu; zero if all are alike."""
+        own = self.summary()
+        return 0.5 * ((own.variance + own.spread).log() - own.log_variance)
+
+    def reverse_floor(self) -> Tensor:
+        """1/2 [E log v + log E 1/v + E mu^2/v - (E mu/v)^2 / E 1/v], at v_t = 1 / E 1/v and mu_t = v_t E mu/v."""
+        own = self.summary()
+        spread = own.weighted_square - own.weighted_mean.square() / own.precision
+        return 0.5 * (own.log_variance + own.precision.log() + spread)
+
 
 @dataclass(frozen=True)
-class Gaussian(Density):
+class Gaussian(Normal):
     """Normal densities, population moments.
 
     Args:
@@ -27,33 +98,35 @@ class Gaussian(Density):
     variance: Tensor
 
     @classmethod
-    def measure(cls, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Number, sum and sum of squares, `(3, experts)`."""
-        over = (0, *range(2, values.ndim))
-        if weights is None:
-            number = torch.full_like(values[0].flatten(1)[:, 0], values.numel() / values.shape[1])
-            return torch.stack([number, values.sum(over), values.square().sum(over)])
-        number = weights.sum().expand(values.shape[1])
-        counted = values * weights
-        return torch.stack([number, counted.sum(over), (counted * values).sum(over)])
+    def blank(cls, settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
+        """A standard normal; there is nothing to set."""
+        return cls(torch.zeros(1, 1), torch.ones(1, 1))
 
     @classmethod
-    def estimate(cls, statistics: Tensor) -> Self:
-        """Mean and biased variance of the scan, `(1, experts)`."""
-        number, total, squares = statistics.unsqueeze(1)
-        mean = total / number.clamp_min(1)
-        return cls(mean, (squares / number.clamp_min(1) - mean.square()).clamp_min(0))
+    def joined(cls, densities: Sequence[Self]) -> Self:
+        """All subjects' moments."""
+        return cls(torch.cat([d.mean for d in densities]), torch.cat([d.variance for d in densities]))
 
-    def divergence(self, test: Self) -> Tensor:
-        """E_s KL(p_s || p_t), exact over all subjects at the cost of one."""
-        return self.summary().divergence(test)
+    def subject(self, share: float) -> "Gaussian":
+        """One subject's moments."""
+        number = int(share * len(self.mean))
+        return Gaussian(self.mean[number : number + 1], self.variance[number : number + 1])
 
-    def floor(self) -> Tensor:
-        """The value of the expected KL at its best test density; zero only if all subjects are alike."""
-        return self.summary().floor()
+    def wasserstein(self, other: "Gaussian") -> Tensor:
+        """Quantiles differ by mu_s - mu_t + (sigma_s - sigma_t) z, z standard normal; W_1 is the mean size of that."""
+        apart = self.mean - other.mean
+        wider = (self.variance + FLOOR).sqrt() - (other.variance + FLOOR).sqrt()
+        wider = (wider.square() + NEAR**2).sqrt()
+        ratio = apart / wider
+        folded = math.sqrt(2 / math.pi) * wider * (-0.5 * ratio.square()).exp() + apart * (ratio / math.sqrt(2)).erf()
+        return folded.mean(0)
 
     def summary(self) -> "SummarisedGaussian":
-        """Seven numbers per expert that serve every Gaussian objective without any per-subject number."""
+        """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
+        return self._summary
+
+    @cached_property
+    def _summary(self) -> "SummarisedGaussian":
         v = self.variance + FLOOR
         return SummarisedGaussian(
             variance=v.mean(0),
@@ -70,13 +143,13 @@ class Gaussian(Density):
         return {"mean": self.mean, "variance": self.variance}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
         """From mean and variance."""
         return cls(tensors["mean"], tensors["variance"])
 
 
 @dataclass(frozen=True)
-class SummarisedGaussian(Density):
+class SummarisedGaussian(Normal):
     """What is left of many subjects' Gaussians when no number may tell of a single subject, `(experts,)` each.
 
     Args:
@@ -99,30 +172,38 @@ class SummarisedGaussian(Density):
     weighted_square: Tensor
 
     @classmethod
-    def measure(cls, values: Tensor, weights: Tensor | None) -> Tensor:
-        """As `Gaussian.measure`."""
-        return Gaussian.measure(values, weights)
+    def blank(cls, settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
+        """A summary is made of densities, never estimated."""
+        raise InputError("A summarised density is made from Gaussian ones; fit density gaussian, then summarise it.")
 
     @classmethod
-    def estimate(cls, statistics: Tensor) -> Gaussian:  # type: ignore[override]
-        """A test scan is a plain Gaussian, whatever the prior keeps."""
-        return Gaussian.estimate(statistics)
+    def joined(cls, densities: Sequence[Self]) -> Self:  # noqa: ARG003
+        """Refused: the subjects' numbers are gone."""
+        raise InputError("Summarised densities cannot be joined: they no longer know how many subjects they stand for.")
 
-    def divergence(self, test: Gaussian) -> Tensor:  # type: ignore[override]
-        """E_s KL(p_s || p_t) = 1/2 [log v_t - E log v_s + (E v_s + Var mu_s + (E mu_s - mu_t)^2) / v_t - 1]."""
-        v = test.variance[0] + FLOOR
-        away = self.variance + self.spread + (self.mean - test.mean[0]).square()
-        return 0.5 * (v.log() - self.log_variance + away / v - 1)
+    def subject(self, share: float) -> Gaussian:  # noqa: ARG002
+        """Refused: no number tells of a single subject."""
+        raise InputError(
+            "A summarised prior holds no single subject's densities; use reference=subjects or expected, or fit the "
+            "prior without summarising it."
+        )
 
-    def floor(self) -> Tensor:
-        """1/2 [log(E v + Var mu) - E log v], reached at mu_t = E mu and v_t = E v + Var mu."""
-        return 0.5 * ((self.variance + self.spread).log() - self.log_variance)
+    def wasserstein(self, other: Gaussian) -> Tensor:  # type: ignore[override]  # noqa: ARG002
+        """Refused: the distance needs every subject's deviation."""
+        raise InputError(
+            "The Wasserstein distance needs the subjects' own densities, which a summarised prior does not hold; use "
+            "reference=expected or another divergence, or fit the prior without summarising it."
+        )
+
+    def summary(self) -> "SummarisedGaussian":
+        """Itself."""
+        return self
 
     def tensors(self) -> dict[str, Tensor]:
         """The seven numbers."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
         """From the seven numbers."""
         return cls(**{field.name: tensors[field.name] for field in fields(cls)})

@@ -1,7 +1,7 @@
 """Experts: scalar functions of a network's features."""
 
 from scantune.experts.base import Experts
-from scantune.experts.cnn import CNNExperts
+from scantune.experts.cnn import OUTPUT, CNNExperts
 from scantune.experts.features import LayerChoice, Recorder, Recording, choose_layers, task_network
 from scantune.experts.pca import PatchSettings, PCAExperts
 from scantune.experts.principal import PatchScatter
@@ -10,6 +10,7 @@ EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
 
 __all__ = [
     "EXPERTS",
+    "OUTPUT",
     "CNNExperts",
     "Experts",
     "LayerChoice",

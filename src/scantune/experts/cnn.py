@@ -1,7 +1,7 @@
 """CNN experts: every channel of every chosen layer of the task network (Eq. 7 to 9)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -9,6 +9,10 @@ from torch import Tensor
 from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.networks import Affine
+from scantune.tasks import Segmentation
+
+OUTPUT = "output"
+"""The group of the output channels."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +21,12 @@ class CNNExperts(Experts):
 
     Args:
         chosen: Names of the layers, relative to the task network.
+        output: How the output is read where its class probabilities are experts too, as in the authors' code.
     """
 
     name: ClassVar[str] = "cnn"
     chosen: tuple[str, ...]
+    output: Segmentation | None = None
 
     def layers(self) -> list[str]:
         """All chosen layers."""
@@ -31,20 +37,30 @@ class CNNExperts(Experts):
         for layer in self.chosen:
             features = precise(recording.features[layer])
             yield layer, features, inside(padding, features)
+        if self.output is not None:
+            probabilities = precise(self.output.probabilities(recording.output))
+            yield OUTPUT, probabilities, inside(padding, probabilities)
+
+    def narrowed(self, groups: Container[str]) -> Self:
+        """The experts of some groups alone."""
+        chosen = tuple(layer for layer in self.chosen if layer in groups)
+        return replace(self, chosen=chosen, output=self.output if OUTPUT in groups else None)
 
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
         """A channel stays the same channel; its outputs are mapped."""
-        return self, maps
+        return self, {layer: maps[layer] for layer in self.chosen if layer in maps}
 
     def tensors(self) -> dict[str, Tensor]:
         """Nothing: the experts are the network's own filters."""
         return {}
 
     def record(self) -> dict[str, Any]:
-        """The layers."""
-        return {"layers": list(self.chosen)}
+        """The layers, and the reading of the output where it counts."""
+        output = {} if self.output is None else {"output": self.output.record()}
+        return {"layers": list(self.chosen), **output}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:  # noqa: ARG003
-        """From the layers."""
-        return cls(tuple(record["layers"]))
+        """From a model file."""
+        output = Segmentation.from_record(record["output"]) if "output" in record else None
+        return cls(tuple(record["layers"]), output)

@@ -1,15 +1,49 @@
 """Methods: ways to adapt a network to a scan."""
 
-from scantune.methods.base import Equipment, Method, Terms
+from scantune.errors import InputError
+from scantune.methods.ae import AE
+from scantune.methods.base import ClosedForm, Equipment, Method, Options, Terms
+from scantune.methods.batchnorm import BatchNorm
+from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
 from scantune.methods.foe import FoECNN, FoECNNPCA
 from scantune.methods.source import Source
 
 METHODS: dict[str, type[Method]] = {
     "source": Source,
+    "batchnorm": BatchNorm,
     "entropy": Entropy,
+    "dae": DAE,
+    "ae": AE,
     "foe-cnn": FoECNN,
     "foe-cnn-pca": FoECNNPCA,
 }
 
-__all__ = ["METHODS", "Entropy", "Equipment", "FoECNN", "FoECNNPCA", "Method", "Source", "Terms"]
+
+def find_method(name: str) -> type[Method]:
+    """A method by its name.
+
+    Raises:
+        InputError: There is no such method.
+    """
+    if name not in METHODS:
+        raise InputError(f"Unknown method {name!r}. Available: {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+__all__ = [
+    "AE",
+    "DAE",
+    "METHODS",
+    "BatchNorm",
+    "ClosedForm",
+    "Entropy",
+    "Equipment",
+    "FoECNN",
+    "FoECNNPCA",
+    "Method",
+    "Options",
+    "Source",
+    "Terms",
+    "find_method",
+]

@@ -1,14 +1,20 @@
 """The contract of a method: which parameters move, and the objective that moves them."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
-from scantune.networks import AdaptableNetwork
+from scantune.errors import InputError
+from scantune.methods.moving import MOVING, Moving, Parameters
+from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior import FieldOfExperts, Statistics
+from scantune.settings import settings_from_table
 from scantune.tasks import Segmentation
+from scantune.volumes import Batch, Volume
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,31 @@ class Terms:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a method may use: how outputs are read, and the prior where there is one."""
+    """What a method may use.
+
+    Args:
+        task: How outputs are read.
+        prior: The Field of Experts, where there is one.
+        helpers: Helper networks by name, such as a denoising autoencoder.
+    """
 
     task: Segmentation
     prior: FieldOfExperts | None = None
+    helpers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen for every method; the defaults are the paper's. Methods with more to choose add to it."""
+
+    moving: Moving = "normalizer"
+    """Which parameters move."""
+    learning_rate: float = 1e-4
+    """Adam's."""
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise InputError(f"The option learning_rate must be above 0, got {self.learning_rate}.")
 
 
 class Method(ABC):
@@ -39,30 +66,74 @@ class Method(ABC):
 
     An objective is a function of statistics that add up over slices, so that it can be taken of a whole volume at
     bounded memory: `measure` gives the statistics of a batch, `terms` the objective of their sum.
+
+    Args:
+        equipment: What the method may use.
+        options: What differs from the defaults of its `Options`, by name.
     """
 
     name: ClassVar[str]
-    learning_rate: ClassVar[float] = 1e-4
-    """Adam's, under the `paper` preset."""
+    Options: ClassVar[type[Options]] = Options
 
-    def __init__(self, equipment: Equipment) -> None:
+    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
         self.task = equipment.task
+        self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
+
+    @property
+    def steady(self) -> bool:
+        """Whether the objective is the same function throughout a run; quasi-Newton steps make sense only then."""
+        return True
+
+    @property
+    def starts_at_source(self) -> bool:
+        """Whether a run starts at the source network; where not, its result is compared with that all the same."""
+        return True
+
+    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+        """The network with what moves in it; by default adaptors, where these are to move.
+
+        Args:
+            network: A copy that the method may change.
+        """
+        return with_adaptors(network) if self.options.moving == "adaptors" else network
+
+    def parameters(self, network: AdaptableNetwork) -> Parameters:
+        """What moves, by name."""
+        return MOVING[self.options.moving](network)
 
     def prepare(self, network: AdaptableNetwork) -> None:
         """Makes a frozen copy of the network ready; called once, before the first step."""
         self.network = network
 
-    def parameters(self, network: AdaptableNetwork) -> dict[str, nn.Parameter]:
-        """What moves, by name; by default the normaliser."""
-        return {f"normalizer.{name}": parameter for name, parameter in network.normalizer.named_parameters()}
+    def start(self, volume: Volume, generator: torch.Generator) -> None:  # noqa: B027
+        """Sets the moving parameters to where a run starts, if not at the source; called once, after `prepare`."""
+
+    def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:  # noqa: B027
+        """Called before the objective is evaluated for the `step`-th time, from 0; for what a step fixes beforehand."""
 
     def finish(self) -> None:  # noqa: B027
         """Lets go of what `prepare` took hold of; called once, after the last step."""
 
     @abstractmethod
-    def measure(self, images: Tensor, padding: Tensor | None) -> Statistics:
-        """Statistics of a batch `(slices, channels, *spatial)` that add up over slices; differentiable."""
+    def measure(self, batch: Batch) -> Statistics:
+        """Statistics of a batch that add up over slices; differentiable."""
 
     @abstractmethod
     def terms(self, statistics: Statistics) -> Terms:
         """The objective, from the statistics of a whole volume or of a batch."""
+
+
+class ClosedForm(Method):
+    """A method that knows its answer and takes one step to it, without gradients."""
+
+    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+        """As it is: `moving` plays no part."""
+        return network
+
+    @abstractmethod
+    def moved(self, network: AdaptableNetwork) -> dict[str, Tensor]:
+        """The tensors of the network that `solve` sets, by name."""
+
+    @abstractmethod
+    def solve(self, batches: Iterable[Batch]) -> None:
+        """Sets them to the answer; `batches` can be gone through more than once."""

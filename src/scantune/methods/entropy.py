@@ -8,6 +8,7 @@ from torch import Tensor
 from scantune.experts.base import inside, precise
 from scantune.methods.base import Method, Terms
 from scantune.prior import Statistics
+from scantune.volumes import Batch
 
 
 class Entropy(Method):
@@ -15,13 +16,13 @@ class Entropy(Method):
 
     name: ClassVar[str] = "entropy"
 
-    def measure(self, images: Tensor, padding: Tensor | None) -> Statistics:
+    def measure(self, batch: Batch) -> Statistics:
         """Number of pixels and sum of their entropies."""
-        probabilities = precise(self.task.probabilities(self.network(images)))
+        probabilities = precise(self.task.probabilities(self.network(batch.images)))
         entropy = -_xlogx(probabilities)
         if not self.task.exclusive:
             entropy = entropy - _xlogx(1 - probabilities)
-        weights = inside(padding, probabilities)
+        weights = inside(batch.padding, probabilities)
         counted = entropy if weights is None else entropy * weights
         pixels = probabilities[:, :1].numel() if weights is None else weights.sum()
         return {"entropy": torch.stack([torch.as_tensor(pixels).to(counted), counted.sum()])}

@@ -1,31 +1,82 @@
 """Field of Experts: match the 1D densities of the experts' outputs (Eq. 13 and 15)."""
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
 from scantune.experts import Recorder
-from scantune.methods.base import Equipment, Method, Terms
+from scantune.methods.base import Equipment, Method, Options, Terms
 from scantune.networks import AdaptableNetwork, fold_batch_norm
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
+from scantune.volumes import Batch, Volume
+
+
+@dataclass(frozen=True)
+class FoEOptions(Options):
+    """What can be chosen when densities are matched; which densities these are is the prior's."""
+
+    divergence: Literal["kl", "reverse-kl", "symmetric-kl", "wasserstein", "likelihood"] = "kl"
+    """How far apart densities are; kl is of training against test, likelihood maximises the log-likelihood instead."""
+    reference: Literal["subjects", "expected", "random"] = "subjects"
+    """The mean over the training subjects' divergences, or the divergence from their expected distribution (for
+    Gaussian densities the Gaussian of the same mean and variance), or from one subject drawn anew for every step."""
+    weighting: Literal["layer", "channel"] = "layer"
+    """Layers count alike, or channels do."""
+    layers: str = "all"
+    """The expert layers that are matched: all, first, or names with spaces between them."""
+    schedule: Literal["all", "bottom-up"] = "all"
+    """Whether all layers pull from the start, or they join one after the other from the input side."""
+    joining: int = 30
+    """After how many steps all layers have joined, bottom-up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.joining < 1:
+            raise InputError(f"The option joining must be 1 or more, got {self.joining}.")
+
+    @property
+    def standard(self) -> bool:
+        """Whether the CNN experts' term is the energy."""
+        chosen = (self.divergence, self.reference, self.weighting, self.layers)
+        return chosen == ("kl", "subjects", "layer", "all")
 
 
 class FoECNN(Method):
-    """L_FoE-CNN (Eq. 13): E_s KL(p_s || p_t), mean over a layer's channels, then over layers."""
+    """L_FoE-CNN (Eq. 13): E_s D(p_s, p_t), mean over a layer's channels, then over layers.
+
+    With Gaussian densities and one layer (`layers`), this is what Ishii and Sugiyama 2021 minimise: the KL divergence
+    between Gaussian approximations of the features at one layer of the task network. With histograms and the symmetric
+    KL divergence it is the marginal matching of Eastwood et al. 2022, with all layers in place of the last one.
+    """
 
     name: ClassVar[str] = "foe-cnn"
+    Options = FoEOptions
+    options: FoEOptions
     families: ClassVar[tuple[str, ...]] = ("cnn",)
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
+    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(equipment, options)
         if equipment.prior is None:
             raise InputError(
                 f"Method {self.name} needs a prior, and there is none; fit one with FieldOfExperts.fit(network, "
                 "volumes) and give it as prior=, or use a model file that has one."
             )
         self.prior = self.choose(equipment.prior)
+        self.layers = self._layers()
+        self._pulling = len(self.layers)
+        self._share = 0.0
+        self._refuse()
+
+    @property
+    def steady(self) -> bool:
+        """Not with a random subject, nor while layers join."""
+        return self.options.reference != "random" and self.options.schedule == "all"
 
     def choose(self, prior: FieldOfExperts) -> FieldOfExperts:
         """The families of experts this method matches."""
@@ -33,36 +84,107 @@ class FoECNN(Method):
             prior = prior.without(name)
         return prior
 
+    def _layers(self) -> list[str]:
+        """The matched layers, from the input side."""
+        known = list(self.prior.families["cnn"].fields)
+        if self.options.layers == "all":
+            return known
+        wanted = known[:1] if self.options.layers == "first" else self.options.layers.split()
+        unknown = [layer for layer in wanted if layer not in known]
+        if unknown or not wanted:
+            raise InputError(
+                f"The prior has no expert layer {' '.join(unknown) or self.options.layers!r}; "
+                f"layers takes all, first, or names out of: {' '.join(known)}."
+            )
+        return [layer for layer in known if layer in wanted]
+
+    def _refuse(self) -> None:
+        """Raises before the run what a prior cannot serve."""
+        density = next(iter(self.prior.families["cnn"].fields.values())).density
+        DIVERGENCES[self.options.divergence].value(self.refer(density), density.expected())
+
+    def refer(self, density: Density) -> Density:
+        """The densities that the scan is compared with."""
+        if self.options.reference == "random":
+            return density.subject(self._share)
+        return density.expected() if self.options.reference == "expected" else density
+
+    def _compared(self) -> FieldOfExperts:
+        return self.folded.compared(DIVERGENCES[self.options.divergence], self.refer, self.layers)
+
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Folds the frozen batch norms, which changes no number (fact: KL is invariant to affine maps)."""
+        """Folds the frozen batch norms, which changes no number: features are standardised before they are compared."""
         super().prepare(network)
-        device = next(network.parameters()).device
-        self.folded = self.prior.to(device).folded(fold_batch_norm(network.task))
+        self.folded = self.prior.to(next(network.parameters()).device)
+        if not self._moves_task(network):
+            self.folded = self.folded.folded(fold_batch_norm(network.task))
+        self.reference = self._compared()
         self.record = Recorder(network, self.folded.layers()).__enter__()
+
+    def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
+        """Draws the step's subject, lets layers join."""
+        super().begin(step, volume, generator)
+        if self.options.reference == "random":
+            self._share = float(torch.rand((), generator=generator, dtype=torch.double))
+            self.reference = self._compared()
+        if self.options.schedule == "bottom-up":
+            self._pulling = math.ceil(len(self.layers) * min((step + 1) / self.options.joining, 1))
 
     def finish(self) -> None:
         """Removes the hooks."""
         self.record.__exit__()
 
-    def measure(self, images: Tensor, padding: Tensor | None) -> Statistics:
+    def _moves_task(self, network: AdaptableNetwork) -> bool:
+        return any(name.startswith("task.") for name in self.parameters(network))
+
+    def measure(self, batch: Batch) -> Statistics:
         """Statistics of all experts of a batch."""
-        return self.folded.measure(self.record(images), padding)
+        return self.folded.measure(self.record(batch.images), batch.padding)
 
     def terms(self, statistics: Statistics) -> Terms:
-        """The mean over layers of the layers' mean divergences."""
-        cnn = _mean(self.folded.energies(statistics)["cnn"])
-        return Terms(cnn, {"cnn": cnn})
+        """The weighted mean over layers; the part `cnn` is the energy, whatever is minimised."""
+        measured = {key: value for key, value in statistics.items() if key.startswith("cnn/")}
+        divergences = self.reference.energies(measured)["cnn"]
+        # Layers that have not joined count without pulling, so that the objectives of all steps can be compared.
+        pulling = [d if n < self._pulling else d.detach() for n, d in enumerate(divergences.values())]
+        term = self._mean(torch.stack(pulling))
+        if self.options.standard:
+            return Terms(term, {"cnn": term})
+        with torch.no_grad():
+            energy = torch.stack(list(self.folded.energies(measured)["cnn"].values())).mean()
+        return Terms(term, {"cnn": energy, "cnn term": term})
+
+    def _mean(self, each: Tensor) -> Tensor:
+        if self.options.weighting == "layer":
+            return each.mean()
+        fields = self.reference.families["cnn"].fields.values()
+        sizes = torch.stack([field.kept.sum() for field in fields]).to(each)
+        return (each * sizes).sum() / sizes.sum()
+
+
+@dataclass(frozen=True)
+class PCAOptions(FoEOptions):
+    """What can be chosen when PCA experts are matched too."""
+
+    weight: float = 0.1
+    """Lambda, of the PCA experts' term."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.weight < math.inf:
+            raise InputError(f"The option weight must be 0 or more, got {self.weight}.")
 
 
 class FoECNNPCA(FoECNN):
     """L_FoE-CNN-PCA (Eq. 15): the CNN term plus lambda times the PCA experts' term."""
 
     name: ClassVar[str] = "foe-cnn-pca"
+    Options = PCAOptions
+    options: PCAOptions
     families: ClassVar[tuple[str, ...]] = ("cnn", "pca")
 
-    def __init__(self, equipment: Equipment, weight: float = 0.1) -> None:
-        super().__init__(equipment)
-        self.weight = weight
+    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(equipment, options)
         self._last = torch.zeros(())
 
     def terms(self, statistics: Statistics) -> Terms:
@@ -70,17 +192,19 @@ class FoECNNPCA(FoECNN):
 
         An empty foreground has no patches to be wrong about, so that collapse would pay if the term simply vanished.
         """
-        cnn = _mean(self.folded.energies({k: v for k, v in statistics.items() if k.startswith("cnn/")})["cnn"])
+        cnn = super().terms(statistics)
         if "pca" not in self.folded.families:
-            return Terms(cnn, {"cnn": cnn})
+            return cnn
         loadings = {key: value for key, value in statistics.items() if key.startswith("pca/")}
-        patches = min((float(value[0, 0].detach()) for value in loadings.values()), default=0.0)
+        # The one number that must leave the device here: whether there are patches decides what is computed.
+        patches = float(torch.stack([value[0, 0].detach() for value in loadings.values()]).min()) if loadings else 0.0
         valid = patches >= MINIMUM_ACTIVE
-        pca = _mean(self.folded.energies(loadings)["pca"]) if valid else self._last.to(cnn)
-        self._last = pca.detach()
-        active = torch.as_tensor(patches)
-        return Terms(cnn + self.weight * pca, {"cnn": cnn, "pca": pca, "active patches": active}, valid)
-
-
-def _mean(divergences: dict[str, Tensor]) -> Tensor:
-    return torch.stack(list(divergences.values())).mean()
+        if valid:
+            pca = torch.stack(list(self.reference.energies(loadings)["pca"].values())).mean()
+            self._last = pca.detach()
+        else:
+            pca = self._last.to(cnn.objective)
+        # The patches are the last layer's: they join with it.
+        pulling = pca if self._pulling == len(self.layers) else pca.detach()
+        parts = {**cnn.parts, "pca": pca, "active patches": torch.as_tensor(patches)}
+        return Terms(cnn.objective + self.options.weight * pulling, parts, valid)

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from torch import Tensor, nn
-
 from scantune.methods.base import Method, Terms
+from scantune.methods.moving import Parameters
 from scantune.networks import AdaptableNetwork
 from scantune.prior import Statistics
+from scantune.volumes import Batch
 
 
 class Source(Method):
@@ -14,13 +14,17 @@ class Source(Method):
 
     name: ClassVar[str] = "source"
 
-    def parameters(self, network: AdaptableNetwork) -> dict[str, nn.Parameter]:  # noqa: ARG002
+    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+        """As it is."""
+        return network
+
+    def parameters(self, network: AdaptableNetwork) -> Parameters:  # noqa: ARG002
         """None."""
         return {}
 
-    def measure(self, images: Tensor, padding: Tensor | None) -> Statistics:  # noqa: ARG002
+    def measure(self, batch: Batch) -> Statistics:
         """Nothing is measured."""
-        return {"nothing": images.new_zeros(1)}
+        return {"nothing": batch.images.new_zeros(1)}
 
     def terms(self, statistics: Statistics) -> Terms:
         """A constant."""

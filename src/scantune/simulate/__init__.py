@@ -6,20 +6,20 @@ They are simulations, meant for tests, demonstrations and stress tests, not a su
 from __future__ import annotations
 
 from scantune.simulate.acquisition import Protocol, Session, acquire
+from scantune.simulate.anatomies.brain import LABELS
+from scantune.simulate.anatomies.heart import Heart
+from scantune.simulate.anatomies.icbm152 import export_atlas, icbm152
+from scantune.simulate.anatomies.labelmaps import label_maps
+from scantune.simulate.anatomies.prostate import Prostate
+from scantune.simulate.anatomies.spine import Spine
+from scantune.simulate.anatomies.wmh import WhiteMatterLesions
 from scantune.simulate.anatomy import Anatomy
 from scantune.simulate.atlas import Atlas
-from scantune.simulate.brain import LABELS
 from scantune.simulate.cohort import Cohort
-from scantune.simulate.heart import Heart
-from scantune.simulate.icbm152 import export_atlas, icbm152
-from scantune.simulate.labelmaps import label_maps
-from scantune.simulate.prostate import Prostate
 from scantune.simulate.protocols import Centre, read_centres
 from scantune.simulate.sequences import SEQUENCES
-from scantune.simulate.spine import Spine
 from scantune.simulate.subject import FieldOfView, Region, Subject
 from scantune.simulate.tissues import TISSUES
-from scantune.simulate.wmh import WhiteMatterLesions
 
 __all__ = [
     "COHORTS",

@@ -71,16 +71,16 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name in ("field", "snr", "in_plane", "resolution", "thickness", "gamma", "scale", "bias_length"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"The {name} of protocol {self.name} must be above 0, but is {getattr(self, name)}.")
         for name in ("gap", "slice_edges", "texture", "bias", "jitter"):
-            if (getattr(self, name) or 0) < 0:
+            if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise InputError(f"The {name} of protocol {self.name} must be 0 or more, but is {getattr(self, name)}.")
         if self.slice_edges > 1:
             raise InputError(f"The slice_edges of protocol {self.name} must be 1 or less, but is {self.slice_edges}.")
         if self.slices < 1:
             raise InputError(f"Protocol {self.name} must have at least 1 slice, but has {self.slices}.")
-        if min(self.fov) < 8 * self.in_plane:
+        if not all(8 * self.in_plane <= edge < math.inf for edge in self.fov):
             raise InputError(
                 f"The fov of protocol {self.name} must be its height and width in mm, at least 8 voxels each, "
                 f"but is {self.fov} at {self.in_plane} mm."
@@ -152,9 +152,10 @@ def acquire(subject: Subject, session: Session, rng: np.random.Generator) -> Ten
     protocol = session.protocol
     readout = READOUTS[protocol.readout]
     inside = subject.fractions.sum(0)
-    means = subject.fractions.new_tensor([session.signals[region.tissue] for region in subject.regions])
+    # on the host, in single precision: nothing here should make a GPU wait
+    means = torch.tensor([session.signals[region.tissue] for region in subject.regions])
     brightest = float(means.max())
-    signal = torch.einsum("t,tshw->shw", means, subject.fractions)
+    signal = torch.einsum("t,tshw->shw", means.to(inside.device), subject.fractions)
     signal = signal + _texture(subject, protocol, means, rng)
     around = session.signals.get(subject.around, 0.0)
     edge = protocol.resolution / protocol.in_plane
@@ -175,8 +176,8 @@ def _texture(subject: Subject, protocol: Protocol, means: Tensor, rng: np.random
 
     They come from what also sets the tissues apart (myelin, iron, water), so they scale with the contrast.
     """
-    strengths = means.new_tensor([region.texture for region in subject.regions])
-    grainy = torch.einsum("t,tshw->shw", strengths, subject.fractions)
+    strengths = torch.tensor([region.texture for region in subject.regions])
+    grainy = torch.einsum("t,tshw->shw", strengths.to(subject.fractions.device), subject.fractions)
     contrast = float(means[strengths > 0].max() - means[strengths > 0].min()) if (strengths > 0).any() else 0.0
     fields = [
         smooth_noise(rng, 1, grainy.shape, subject.spacing, length, grainy.device)[0] for length in _TEXTURE_LENGTHS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,10 @@ class Atlas(Anatomy):
         return [index for index, region in enumerate(self.regions) if region.tissue == _FLUID]
 
     def to(self, device: str | torch.device) -> Atlas:
-        """The same anatomy with its templates on a device."""
-        return dataclasses.replace(self, templates=tuple(one.to(device) for one in self.templates))
+        """The same anatomy with its templates on a device; itself where they are there already."""
+        moved = tuple(one.to(device) for one in self.templates)
+        there = all(new is old for new, old in zip(moved, self.templates, strict=True))
+        return self if there else dataclasses.replace(self, templates=moved)
 
     def fingerprint(self) -> str:
         """From the templates themselves."""
@@ -92,27 +94,12 @@ class Atlas(Anatomy):
         device = template.fractions.device
         deformation = random_deformation(rng, extent, template.swelling_at, device)
         fractions = _slices(template, deformation, view, spacing, origin)
-        fractions = self._individual(rng, template.variation, fractions, spacing)
+        fractions = individual(rng, template.variation, fractions, self.folds, self._fluid, spacing)
         around = ""
         if template.variation.stripping is not None:
             fractions = _stripped(rng, fractions, self._fluid, view.in_plane, template.variation.stripping)
             around = _FLUID
         return Subject(fractions, self.regions, spacing, origin, around=around)
-
-    def _individual(
-        self, rng: np.random.Generator, variation: Variation, fractions: Tensor, spacing: tuple[float, ...]
-    ) -> Tensor:
-        """Give the slices `(regions, slices, height, width)` of a deformed template an individual's folds."""
-        power, folding, fluid = (
-            float(rng.uniform(*bounds)) for bounds in (variation.sharpness, variation.folding, variation.fluid)
-        )
-        noise = smooth_noise(
-            rng, max(self.folds) + 1, fractions.shape[1:], spacing, variation.folding_length, fractions.device
-        )
-        inside = fractions.sum(0) > 0.5
-        logits = fractions.clamp_min(1e-3).log_().mul_(power).add_(noise[list(self.folds)], alpha=folding)
-        logits[self._fluid] += fluid
-        return logits.softmax(0).mul_(inside)
 
     def save(self, path: str | Path) -> None:
         """Write the templates to an .npz file, for machines on which their source cannot be read.
@@ -150,6 +137,37 @@ class Atlas(Anatomy):
             )
         regions = tuple(Region(**region) for region in record["regions"])
         return cls(regions, tuple(record["folds"]), record["labels"], templates, tuple(record["weights"]))
+
+
+def individual(
+    rng: np.random.Generator,
+    variation: Variation,
+    fractions: Tensor,
+    folds: Sequence[int],
+    fluid: Sequence[int],
+    spacing: tuple[float, ...],
+) -> Tensor:
+    """Give the slices of a deformed template an individual's folds.
+
+    Args:
+        rng: Where the randomness comes from.
+        variation: How individuals differ.
+        fractions: Of the template `(regions, slices, height, width)`.
+        folds: For each region, the number of the random field that shapes it.
+        fluid: The regions that atrophy leaves more of.
+        spacing: Distances `(z, y, x)` of voxel centres in mm.
+
+    Returns:
+        Fractions that add up to 1 where the template's do to more than a half, and to 0 elsewhere.
+    """
+    power, folding, more = (
+        float(rng.uniform(*bounds)) for bounds in (variation.sharpness, variation.folding, variation.fluid)
+    )
+    noise = smooth_noise(rng, max(folds) + 1, fractions.shape[1:], spacing, variation.folding_length, fractions.device)
+    inside = fractions.sum(0) > 0.5
+    logits = fractions.clamp_min(1e-3).log_().mul_(power).add_(noise[list(folds)], alpha=folding)
+    logits[list(fluid)] += more
+    return logits.softmax(0).mul_(inside)
 
 
 def _slices(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -33,13 +34,14 @@ class Cache:
         """The scan that belongs to a key: read where it is there, otherwise made and kept.
 
         Args:
-            key: Everything that decides what the scan looks like, but for the simulator itself.
+            key: Everything that decides what the scan looks like, but for the simulator itself. The device is no part
+                of it: random numbers are drawn on the CPU, so all devices give the same scan up to rounding.
             make: Simulates it.
 
         Raises:
             InputError: The folder takes no files.
         """
-        text = "\x1f".join([_simulator(), *map(str, key)])
+        text = "\x1f".join([simulator_version(), *map(str, key)])
         path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
         try:
             return _read(path)
@@ -63,8 +65,14 @@ def _read(path: Path) -> Case:
 
 
 @functools.cache
-def _simulator() -> str:
+def simulator_version() -> str:
     """What tells this version of the simulator from any other: its source text."""
-    folder = resources.files("scantune") / "simulate"
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".py")), key=lambda entry: entry.name)
-    return hashlib.sha256(b"".join(entry.read_bytes() for entry in files)).hexdigest()
+    return hashlib.sha256(b"".join(_sources(resources.files("scantune") / "simulate"))).hexdigest()
+
+
+def _sources(folder: Traversable) -> Iterator[bytes]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _sources(entry)
+        elif entry.name.endswith(".py"):
+            yield entry.read_bytes()

@@ -69,6 +69,7 @@ class Cohort:
         seed: int = 0,
         anatomy: Anatomy | None = None,
         count: int | None = None,
+        start: int = 0,
         slices: int | None = None,
         device: str | torch.device = "cpu",
         cache: str | Path | None = None,
@@ -83,6 +84,7 @@ class Cohort:
             seed: Another seed gives other people.
             anatomy: What to use instead of the cohort's own anatomy.
             count: Number of subjects; None for the split's own.
+            start: The first of them that is wanted, from 0: those before it are counted, but not simulated.
             slices: Slices per scan, spread over the anatomy; None for the protocol's own.
             device: Where to compute.
             cache: A folder in which scans are kept and looked for before they are simulated again.
@@ -93,9 +95,10 @@ class Cohort:
         site = self._centre(centre)
         if split not in site.splits:
             raise InputError(f"Unknown split {split!r} of centre {centre}. Available: {', '.join(site.splits)}.")
-        number = site.splits[split] if count is None else count
+        numbers = range(start, site.splits[split] if count is None else count)
         people = (anatomy or self.anatomy()).to(device)
-        return self._simulated(people, site, split, seed, number, slices, None if cache is None else Cache(Path(cache)))
+        kept = None if cache is None else Cache(Path(cache))
+        return self._simulated(people, site, split, seed, numbers, slices, kept)
 
     def _centre(self, name: str) -> Centre:
         if name not in self.centres:
@@ -108,12 +111,12 @@ class Cohort:
         centre: Centre,
         split: str,
         seed: int,
-        number: int,
+        numbers: range,
         slices: int | None,
         cache: Cache | None,
     ) -> Iterator[Case]:
         made = "" if cache is None else anatomy.fingerprint()
-        for index in range(number):
+        for index in numbers:
             for state in anatomy.states:
                 who = (self.people or self.name, centre.protocol.name, split, seed, index)
 
@@ -166,7 +169,8 @@ def _stream(*parts: str | int) -> int:
 
 def _xyz(volume: torch.Tensor) -> NDArray[Any]:
     """An array `(x, y, z)` of a volume `(slices, height, width)`."""
-    return np.ascontiguousarray(volume.cpu().numpy().transpose(2, 1, 0))
+    turned: NDArray[Any] = volume.permute(2, 1, 0).contiguous().cpu().numpy()
+    return turned
 
 
 def _affine(subject: Subject) -> NDArray[np.float64]:

@@ -98,6 +98,14 @@ def lattice_points(
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
 
+def lattice_axes(shape: Sequence[int], spacing: Sequence[float], origin: Sequence[float]) -> list[list[float]]:
+    """Positions in mm of such points along each of the axes."""
+    return [
+        [start + step * place for place in range(size)]
+        for size, step, start in zip(shape, spacing, origin, strict=True)
+    ]
+
+
 def _white(rng: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
     """Uniform white noise of mean 0 and variance 1.
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from scantune.errors import InputError
 from scantune.settings import settings_from_table
+from scantune.simulate.anatomies.brain import FIELDS
+from scantune.simulate.anatomies.labelmaps import BODY_VARIATION, BRAIN_VARIATION, STRUCTURE_SCHEME, label_maps
 from scantune.simulate.atlas import Atlas
-from scantune.simulate.brain import FIELDS
-from scantune.simulate.labelmaps import BODY_VARIATION, BRAIN_VARIATION, STRUCTURE_SCHEME, label_maps
 from scantune.simulate.subject import Region
 from scantune.simulate.tissues import TISSUES
 

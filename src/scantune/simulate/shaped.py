@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -14,11 +13,13 @@ import torch
 from torch import Tensor
 
 from scantune.simulate.anatomy import Anatomy
-from scantune.simulate.deform import Deformation, Wobble, random_deformation
-from scantune.simulate.fields import lattice_points
+from scantune.simulate.deform import Sheets, Wobble, random_deformation
+from scantune.simulate.fields import lattice_axes
+from scantune.simulate.solids import Where
 from scantune.simulate.subject import FieldOfView, Subject
 
-_SLICES_IN_CACHE = 2  # that a CPU works on at a time: larger ones fall out of its cache
+_POINTS_IN_CACHE = 2**16  # that a CPU works on at a time: more fall out of its cache
+_POINTS_ON_DEVICE = 2**23  # that a GPU works on at a time: it is fastest with all at once, as far as its memory goes
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +35,11 @@ class Body(ABC):
     landmarks: Mapping[str, tuple[float, float, float]] = field(default_factory=dict, kw_only=True)
 
     @abstractmethod
-    def depths(self, points: Tensor) -> Tensor:
+    def depths(self, at: Where) -> Tensor:
         """How far below the surface of each region points lie.
 
         Args:
-            points: Positions `(depth, height, width, 3)`, each `(z, y, x)` in mm.
+            at: Their coordinates.
 
         Returns:
             Depths in mm `(regions, depth, height, width)`: positive inside, negative outside, about a true distance
@@ -68,7 +69,18 @@ class Shaped(Anatomy):
         reach = max(abs(origin[0]), abs(origin[0] + spacing[0] * view.slices)) + view.thickness
         extent = (2 * reach, view.height, view.width)
         deformation = random_deformation(rng, extent, torch.empty(0, 3), self.device, self.wobble)
-        fractions = _fractions(body, deformation, view, spacing, origin)
+        heights, rows, columns = lattice_axes(view.shape, spacing, origin)
+        sheets = deformation.sheets(rows, columns)
+        planes = view.profile()
+        fractions = torch.zeros((len(self.regions), *view.shape), device=self.device)
+        together = _POINTS_IN_CACHE if self.device.type == "cpu" else _POINTS_ON_DEVICE
+        planes_at_once = max(1, together // (len(rows) * len(columns)))
+        slices_at_once = max(1, planes_at_once // len(planes))
+        for first in range(0, view.slices, slices_at_once):
+            some = slice(first, first + slices_at_once)
+            for plane in range(0, len(planes), planes_at_once):
+                part = planes[plane : plane + planes_at_once]
+                _add_planes(fractions[:, some], body, sheets, heights[some], part, view.in_plane)
         return Subject(fractions, self.regions, spacing, origin, body.landmarks)
 
     def to(self, device: str | torch.device) -> Self:
@@ -90,28 +102,20 @@ def painted(depths: Tensor, softness: float) -> Tensor:
     cover = depths.div_(softness).add_(0.5).clamp_(0, 1)
     left = torch.ones_like(cover[0])
     for region in range(len(cover) - 1, -1, -1):
-        share = cover[region] * left
-        left = left - share
-        cover[region] = share
+        left -= cover[region].mul_(left)
     return cover
 
 
-def _fractions(
+def _add_planes(
+    fractions: Tensor,
     body: Body,
-    deformation: Deformation,
-    view: FieldOfView,
-    spacing: tuple[float, float, float],
-    origin: tuple[float, float, float],
-) -> Tensor:
-    """Fractions `(regions, slices, height, width)`, each slice the weighted mean over planes across its profile."""
-    device = deformation.matrix.device
-    grid = lattice_points(view.shape, spacing, origin, device)
-    together = len(grid) if device.type == "cuda" else _SLICES_IN_CACHE
-    parts = []
-    for slices in torch.split(grid, together):
-        planes = (
-            painted(body.depths(deformation(slices + slices.new_tensor([shift, 0.0, 0.0]))), view.in_plane).mul_(weight)
-            for shift, weight in view.profile()
-        )
-        parts.append(functools.reduce(Tensor.add_, planes))
-    return torch.cat(parts, dim=1)
+    sheets: Sheets,
+    heights: Sequence[float],
+    planes: Sequence[tuple[float, float]],
+    softness: float,
+) -> None:
+    """Add what some planes across slices at these heights show to the slices `(regions, slices, height, width)`."""
+    at = sheets.at([height + shift for shift, _ in planes for height in heights])
+    shares = painted(body.depths(at), softness).chunk(len(planes), dim=1)
+    for share, (_, weight) in zip(shares, planes, strict=True):
+        fractions.add_(share, alpha=weight)

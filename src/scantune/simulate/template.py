@@ -69,8 +69,9 @@ class Template:
         return sample_at(fractions, self.origin, self.spacing, points)
 
     def to(self, device: str | torch.device) -> Template:
-        """The same template on a device."""
-        return dataclasses.replace(self, fractions=self.fractions.to(device))
+        """The same template on a device; itself where it is there already."""
+        moved = self.fractions.to(device)
+        return self if moved is self.fractions else dataclasses.replace(self, fractions=moved)
 
     def record(self) -> dict[str, Any]:
         """Everything but the fractions, as JSON takes it."""

@@ -12,8 +12,8 @@ from scantune.errors import InputError
 from scantune.tasks.base import Task, main_output
 
 Activation = Literal["softmax", "sigmoid", "none"]
-Foreground = Iterable[int] | Callable[[Any], Tensor] | None
-"""Output channels, or a function of the raw output, or None for all but the background."""
+Foreground = Iterable[int] | Callable[[Any], Tensor] | Literal["max"] | None
+"""Output channels, or a function of the raw output, or None for all but the background, or `max` for the likeliest."""
 
 ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid", "none")
 
@@ -33,6 +33,8 @@ class Segmentation(Task):
         structures: The output channels that count as foreground; by default all but the background.
         rule: A function from the raw output to the foreground probability `(slices, 1, *spatial)`, where no choice of
             channels will do. It cannot be stored in a file.
+        likeliest: Whether the foreground probability is that of the likeliest structure, as in the authors' code, and
+            not of any structure.
     """
 
     name: ClassVar[str] = "segmentation"
@@ -40,6 +42,7 @@ class Segmentation(Task):
     exclusive: bool = True
     structures: tuple[int, ...] | None = None
     rule: Callable[[Any], Tensor] | None = None
+    likeliest: bool = False
 
     @classmethod
     @torch.no_grad()
@@ -56,6 +59,10 @@ class Segmentation(Task):
         """
         if callable(foreground):
             return replace(cls.detect(network, images), rule=foreground)
+        if isinstance(foreground, str):
+            if foreground != "max":
+                raise InputError(f"foreground must be output channels, a function or 'max', got {foreground!r}.")
+            return replace(cls.detect(network, images), likeliest=True)
         structures = None if foreground is None else tuple(foreground)
         values = main_output(network(images)).float()
         bounded = _bounded(values) and _bounded(main_output(network(_strong_noise(images))).float())
@@ -80,6 +87,8 @@ class Segmentation(Task):
         if self.rule is not None:
             return self.rule(output)
         probabilities = self.probabilities(output)
+        if self.likeliest:
+            return probabilities[:, int(self.exclusive) :].amax(1, keepdim=True)
         if self.exclusive:
             if self.structures is None:
                 return 1 - probabilities[:, :1]
@@ -107,13 +116,15 @@ class Segmentation(Task):
                 "A foreground given as a function cannot be stored; give foreground= as output channels instead."
             )
         structures = None if self.structures is None else list(self.structures)
-        return {"activation": self.activation, "exclusive": self.exclusive, "structures": structures}
+        record = {"activation": self.activation, "exclusive": self.exclusive, "structures": structures}
+        return record | ({"likeliest": True} if self.likeliest else {})
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """From JSON."""
-        structures = record["structures"]
-        return cls(record["activation"], record["exclusive"], None if structures is None else tuple(structures))
+        structures = None if record["structures"] is None else tuple(record["structures"])
+        likeliest = bool(record.get("likeliest", False))
+        return cls(record["activation"], record["exclusive"], structures, likeliest=likeliest)
 
 
 def _bounded(values: Tensor) -> bool:

@@ -1,0 +1,110 @@
+"""Densities on a grid: no assumption on their form; integrals are Riemann sums."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn, Self
+
+import torch
+from torch import Tensor
+
+from scantune.densities.base import Density
+from scantune.densities.binning import Grid, counts
+from scantune.errors import InputError
+
+FLOOR = 1e-5
+"""Added to a density everywhere before it is normalised, so that what never occurred has a logarithm."""
+
+
+@dataclass(frozen=True)
+class Gridded(Density):
+    """Densities by their heights at the points of a grid; how counts become heights is each subclass's own.
+
+    Args:
+        heights: `(subjects, experts, points)`; times the grid's step they sum to 1.
+        grid: The points.
+    """
+
+    heights: Tensor
+    grid: Grid
+
+    @abstractmethod
+    def smooth(self, shares: Tensor) -> Tensor:
+        """What becomes of the shares of the values `(experts, points)`; their sum stays."""
+
+    def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
+        fallen = counts(values, weights, self.grid).T
+        pixels = values.numel() / values.shape[1]
+        number = fallen.new_full((), pixels) if weights is None else weights.sum()
+        return torch.cat([number.expand(1, fallen.shape[1]).to(fallen), fallen])
+
+    def estimate(self, statistics: Tensor) -> Self:
+        """The scan's densities; floored, then normalised."""
+        number, fallen = statistics[0], statistics[1:]
+        heights = self.smooth((fallen / number.clamp_min(1)).T) / self.grid.step
+        heights = (heights + FLOOR) / (1 + FLOOR * self.grid.step * self.grid.size)
+        return replace(self, heights=heights.unsqueeze(0))
+
+    @classmethod
+    def joined(cls, densities: Sequence[Self]) -> Self:
+        """All subjects' heights."""
+        return replace(densities[0], heights=torch.cat([density.heights for density in densities]))
+
+    def expected(self) -> Self:
+        """The mean of the subjects' densities."""
+        return replace(self, heights=self._mean.unsqueeze(0))
+
+    def subject(self, share: float) -> Self:
+        """One subject's heights."""
+        number = int(share * len(self.heights))
+        return replace(self, heights=self.heights[number : number + 1])
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self.heights.mean(0)
+
+    @cached_property
+    def _mean_log(self) -> Tensor:
+        return self.heights.log().mean(0)
+
+    @cached_property
+    def _cumulative(self) -> Tensor:
+        return self.heights.cumsum(2) * self.grid.step
+
+    def entropy(self) -> Tensor:
+        """The mean of the subjects' own."""
+        return -(self.heights * self.heights.log()).sum(2).mean(0) * self.grid.step
+
+    def cross_entropy(self, other: "Gridded") -> Tensor:
+        """Linear in p_s and in log p_t: the means of both serve all pairs at the cost of one."""
+        return -(self._mean * other._mean_log).sum(1) * self.grid.step
+
+    def wasserstein(self, other: "Gridded") -> Tensor:
+        """E_s of the area between the cumulative distributions."""
+        return (self._cumulative - other._cumulative).abs()[..., :-1].sum(2).mean(0) * self.grid.step
+
+    def reverse_floor(self) -> Tensor:
+        """-log of the area under the subjects' geometric mean."""
+        return -(self._mean_log.exp().sum(1) * self.grid.step).log()
+
+    def summary(self) -> NoReturn:
+        """Refused."""
+        raise InputError(
+            f"A prior of {self.name} densities keeps one density per subject and cannot be summarised; fit density "
+            "gaussian to keep no number of any single subject."
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The heights."""
+        return {"heights": self.heights}
+
+    def settings(self) -> dict[str, float]:
+        """The grid."""
+        return {"low": self.grid.low, "high": self.grid.high, "step": self.grid.step}
+
+
+def grid_from(settings: Mapping[str, float], default: Grid) -> Grid:
+    """The grid that settings tell of, the rest as in `default`."""
+    return Grid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))

@@ -1,0 +1,35 @@
+"""Soft-binned histograms (Eastwood et al. 2022): a value is shared by the two bins beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from scantune.densities.binning import Grid
+from scantune.densities.gridded import Gridded, grid_from
+
+BINS = Grid(step=0.5)
+"""Coarser than a KDE's grid: no kernel evens out the bins of a scan with few samples."""
+
+
+@dataclass(frozen=True)
+class Histogram(Gridded):
+    """Histograms whose bins overlap by half, so that they change smoothly with the values."""
+
+    name: ClassVar[str] = "histogram"
+
+    @classmethod
+    def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
+        """Settings are `low`, `high` and `step` of the bins' centres."""
+        return cls(torch.empty(0, 0, 0), grid_from(settings or {}, BINS))
+
+    def smooth(self, shares: Tensor) -> Tensor:
+        """Nothing."""
+        return shares
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
+        """From heights and grid."""
+        return cls(tensors["heights"], grid_from(settings or {}, BINS))

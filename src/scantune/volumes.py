@@ -1,0 +1,56 @@
+"""A scan as a network sees it, whole or a batch of its slices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some slices of a scan.
+
+    Args:
+        images: `(slices, channels, *spatial)`.
+        padding: True where an image is padding, `(slices, 1, *spatial)`; None where there is none.
+        slices: Which slices of the scan these are `(slices,)`.
+    """
+
+    images: Tensor
+    padding: Tensor | None
+    slices: Tensor
+
+
+@dataclass(frozen=True)
+class Volume:
+    """All slices of a scan.
+
+    Args:
+        images: `(slices, channels, *spatial)`.
+        padding: True where it is padding, `(slices, 1, *spatial)`; None where there is none.
+        distance: Distance of the slices in mm, where it is known.
+    """
+
+    images: Tensor
+    padding: Tensor | None = None
+    distance: float | None = None
+
+    def to(self, device: torch.device) -> Self:
+        """On a device."""
+        padding = None if self.padding is None else self.padding.to(device)
+        return type(self)(self.images.to(device), padding, self.distance)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All slices once, in order."""
+        numbers = torch.arange(len(self.images), device=self.images.device)
+        for first in range(0, len(self.images), size):
+            part = slice(first, first + size)
+            yield Batch(self.images[part], None if self.padding is None else self.padding[part], numbers[part])
+
+    def draw(self, size: int, generator: torch.Generator) -> Batch:
+        """Slices drawn uniformly with replacement."""
+        chosen = torch.randint(len(self.images), (size,), generator=generator).to(self.images.device)
+        padding = None if self.padding is None else self.padding[chosen]
+        return Batch(self.images[chosen], padding, chosen)
