@@ -107,7 +107,12 @@ def table(arguments: argparse.Namespace) -> None:
 
 def _row(method: str, rows: list[dict[str, str]], people: dict[tuple[str, str, str], dict[str, list[float]]]) -> None:
     """One line about all scans of a method."""
-    runs = {(row["cohort"], row["subject"]): row for row in rows if row["method"] == method}
+    # ED and ES of a heart are two scans of one subject, told apart by how their runs went.
+    runs = {
+        (row["cohort"], row["subject"], row["seconds"], row["objective_after"]): row
+        for row in rows
+        if row["method"] == method
+    }
     moved = [row for row in runs.values() if row["objective_before"]]
     fell = sum(float(row["objective_after"]) < float(row["objective_before"]) for row in moved)
     changes = [

@@ -34,6 +34,8 @@ PAGES = [
         "docs/model-file.md",
         "docs/methods.md",
         "docs/brain.md",
+        "docs/shift.md",
+        "docs/simulate.md",
     )
 ]
 

@@ -6,7 +6,10 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from scantune.scans import Case
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -86,3 +89,55 @@ def test_the_table_of_rules_has_a_line_for_each(tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| foe-cnn |")]
     assert len(lines) == 3 * len(guard.RULES)
     assert all("| +100 | +100.0 | +0.100 | 0/1 |" in line for line in lines)
+
+
+def shift_rows(path, results):
+    with path.open("w", newline="") as file:
+        rows = csv.DictWriter(file, results.COLUMNS)
+        rows.writeheader()
+        for method, loss in (("baseline", 0.2), ("strong baseline", 0.05)):
+            for site, split, score in (("UMC", "train", 0.9), ("UMC", "test", 0.88), ("NUHS", "test", 0.88 - loss)):
+                for subject, spread in (("one", 0.01), ("two", -0.01)):
+                    row = {"cohort": "wmh", "site": site, "split": split, "method": method, "seed": 0}
+                    rows.writerow({**row, "subject": subject, "structure": "WMH", "dice": score + spread})
+
+
+def test_the_table_of_shifts_compares_new_people_with_seen_ones_and_centres_with_the_source(tmp_path, capsys):
+    results = script("simulated_shift")
+    shift_rows(tmp_path / "rows.csv", results)
+    results.table(Namespace(files=[tmp_path / "rows.csv"]))
+    printed = capsys.readouterr().out
+    assert "| wmh | UMC | 0.880 | +0.020 | 0.880 | +0.020 |" in printed
+    assert "| wmh | NUHS | 0.680 | +0.200 | 0.830 | +0.050 |" in printed
+    assert "Of 1 test centres the baseline loses 0.15 or more at 1;" in printed
+    assert "smaller at 1 and still above 0.03 at 1" in printed
+
+
+def test_the_table_of_methods_averages_people_and_counts_falling_objectives(tmp_path, capsys):
+    results = script("methods_results")
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, results.COLUMNS)
+        rows.writeheader()
+        for method, gain in (("source", 0.0), ("foe-cnn", 0.1)):
+            for subject, after in (("one", 0.5), ("two", 1.5)):
+                objective = {} if method == "source" else {"objective_before": 1.0, "objective_after": after}
+                row = {"cohort": "wmh", "site": "NUHS", "subject": subject, "method": method, "seed": 0}
+                rows.writerow({**row, **objective, "structure": "WMH", "dice": 0.6 + gain, "seconds": 2.0})
+    results.table(Namespace(files=[tmp_path / "rows.csv"]))
+    printed = capsys.readouterr().out
+    assert "| foe-cnn | 0.700 |" in printed
+    assert "| foe-cnn | 2 | 1 of 2 | +0.100 (+0.100, +0.100) | 2.0 |" in printed
+
+
+def test_real_cords_are_cut_out_without_moving_in_space():
+    results = script("transfer_results")
+    image = np.random.default_rng(0).random((200, 180, 4)).astype(np.float32)
+    cord = np.zeros(image.shape, bool)
+    cord[120:130, 60:70, 1:3] = True
+    affine = np.diag([0.5, 0.5, 3.0, 1.0])
+    case = Case("x", image, affine, cord.astype(np.uint8))
+    cut = results.around_cord(case, cord)
+    assert cut.shape == (100, 100, 2)
+    where = np.argwhere(cut.reference)[0]
+    np.testing.assert_allclose(cut.affine @ [*where, 1], affine @ [120, 60, 1, 1])
+    np.testing.assert_array_equal(cut.image[tuple(where)], image[120, 60, 1])

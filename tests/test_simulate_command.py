@@ -431,7 +431,7 @@ def test_the_contact_sheet_has_a_pair_of_panels_for_every_centre(centres):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["core", "rim"]
 
 
-def test_a_contact_sheet_shows_the_middle_of_the_largest_structure(monkeypatch):
+def test_a_contact_sheet_shows_the_middle_of_the_largest_structure():
     figure = contact_sheet([View("c", "", case())], {"core": 1, "rim": 2}, "")
     upper, lower = figure.axes
     np.testing.assert_array_equal(upper.images[0].get_array(), case().image[::-1, ::-1, 2].T)

@@ -67,8 +67,8 @@ class _Slice:
 def contact_sheet(views: Sequence[View], labels: Mapping[str, int], title: str) -> "Figure":
     """Draw one slice per centre, above as it was scanned and below with the outlines of the structures.
 
-    The slice is the middle one of the largest structure. All centres are drawn on one scale of mm. Where the structures
-    are small, the lower picture is a close-up, framed in the upper one.
+    The slice is the one in the middle of the largest structure, with as much of it above as below. All centres are
+    drawn on one scale of mm. Where the structures are small, the lower picture is a close-up, framed in the upper one.
 
     Args:
         views: The centres.
@@ -127,14 +127,14 @@ def _wrapped(caption: str) -> str:
 
 
 def _middle(case: Case) -> _Slice:
-    """The middle slice of the largest structure; the middle one of all where there is none."""
+    """The slice with as much of the largest structure above as below; the middle one of all where there is none."""
     assert case.reference is not None
     orientation = Orientation.closest(case.affine, "axial")
     picture, labels = orientation.to_slices(case.image), orientation.to_slices(case.reference)
     sizes = np.bincount(labels.ravel())
     sizes[0] = 0
-    there = np.flatnonzero((labels == sizes.argmax()).any(axis=(1, 2)))
-    number = int(there[len(there) // 2])
+    below = (labels == sizes.argmax()).sum(axis=(1, 2)).cumsum()
+    number = int(np.searchsorted(below, below[-1] / 2, side="right"))
     pixel = (case.spacing[orientation.axes[1]], case.spacing[orientation.axes[2]])
     window = _content(picture[number])
     return _Slice(picture[number][window], labels[number][window], pixel)
@@ -199,12 +199,18 @@ def _close_ups(slices: Sequence[_Slice], shape: float) -> list[Box | None]:
     if not there or np.median(shares) > _CLOSE:
         return [None] * len(slices)
     half = (0.5 + _MARGIN) * max(max(box[1] - box[0], (box[3] - box[2]) / shape) for box, _ in there)
-    return [box and _around(box, half, shape) for box in extents]
+    return [box and _around(box, half, shape, one.size) for box, one in zip(extents, slices, strict=True)]
 
 
-def _around(box: Box, half: float, shape: float) -> Box:
-    """A box about the middle of another; half its width, and its height over its width, are given."""
-    x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
+def _around(box: Box, half: float, shape: float, size: tuple[float, float]) -> Box:
+    """A box about the middle of another, moved as far as needed to lie in a picture of a height and width in mm.
+
+    Half its width, and its height over its width, are given.
+    """
+    x, y = (
+        float(np.clip((low + high) / 2, *sorted((reach - edge / 2, edge / 2 - reach))))
+        for low, high, reach, edge in ((*box[:2], half, size[1]), (*box[2:], half * shape, size[0]))
+    )
     return x - half, x + half, y - half * shape, y + half * shape
 
 

@@ -58,8 +58,12 @@ class Voxels:
     header: GridHeader | None
 
 
-def read_voxels(path: Path) -> Voxels:
+def read_voxels(path: Path, frame: int | None = None) -> Voxels:
     """Read one 3D volume.
+
+    Args:
+        path: A file, or a folder with one DICOM series.
+        frame: Which volume of a 4D NIfTI file; None where it holds one alone.
 
     Raises:
         ScanError: The file is missing or damaged, or is not one 3D volume of plain numbers on a sound grid.
@@ -67,7 +71,9 @@ def read_voxels(path: Path) -> Voxels:
     if not path.exists():
         raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
     try:
-        if path.is_dir():
+        if frame is not None:
+            voxels = _read_frame(path, frame)
+        elif path.is_dir():
             voxels = _read_dicom(path)
         elif is_nifti(path):
             voxels = _read_nifti(path)
@@ -82,14 +88,23 @@ def read_voxels(path: Path) -> Voxels:
             f"{path} cannot be read as an image: expected NIfTI, MetaImage, NRRD or a folder with a DICOM "
             "series, but it is damaged, cut short or of another kind. Check it, or export the scan again."
         ) from error
-    linear = voxels.affine[:3, :3]
+    require_sound(path, voxels.affine)
+    return voxels
+
+
+def require_sound(path: Path, affine: NDArray[np.float64]) -> None:
+    """Check that an affine can be inverted.
+
+    Raises:
+        ScanError: It cannot.
+    """
+    linear = affine[:3, :3]
     lengths = np.linalg.norm(linear, axis=0)
-    if not np.isfinite(voxels.affine).all() or not lengths.all() or abs(np.linalg.det(linear / lengths)) < 1e-6:
+    if not np.isfinite(affine).all() or not lengths.all() or abs(np.linalg.det(linear / lengths)) < 1e-6:
         raise ScanError(
             f"{path} must have an affine that can be inverted, but its axes are "
             f"{linear.T.round(4).tolist()}. Repair the header (sform or qform), or export the scan again."
         )
-    return voxels
 
 
 def is_nifti(path: Path) -> bool:
@@ -145,26 +160,59 @@ def _read_nifti(path: Path) -> Voxels:
 
     with LoggingOutputSuppressor():
         image: Any = nibabel.load(path, mmap=False)
-    _require_plain(path, image.shape, image.get_data_dtype())
-    header = GridHeader(
-        version=1 if int(image.header["sizeof_hdr"]) == 348 else 2,
-        shape=tuple(image.shape),
-        fields={name: np.array(image.header[name]) for name in _GRID_FIELDS},
+    require_plain(path, image.shape, image.get_data_dtype())
+    array = np.asarray(image.dataobj).reshape(shape_3d(image.shape))
+    return Voxels(array, affine_in_mm(image.header), _grid_header(image.header, tuple(image.shape)))
+
+
+def _read_frame(path: Path, frame: int) -> Voxels:
+    import nibabel
+    from nibabel.imageglobals import LoggingOutputSuppressor
+
+    if not is_nifti(path):
+        raise ScanError(f"{path} must be a NIfTI file, since one of its volumes is asked for. Convert it first.")
+    with LoggingOutputSuppressor():
+        image: Any = nibabel.load(path, mmap=False)
+    shape = shape_3d(image.shape)
+    require_frame(path, shape, frame)
+    require_plain(path, shape[:3], image.get_data_dtype())
+    array = np.asarray(image.dataobj[..., frame] if len(shape) == 4 else image.dataobj).reshape(shape[:3])
+    return Voxels(array, affine_in_mm(image.header), _grid_header(image.header, shape[:3]))
+
+
+def require_frame(path: Path, shape: tuple[int, ...], frame: int) -> None:
+    """Check that a file of a shape `(x, y, z, volumes)`, or `(x, y, z)`, holds a volume.
+
+    Raises:
+        ScanError: It does not, or has more axes.
+    """
+    volumes = shape[3] if len(shape) == 4 else 1
+    if len(shape) > 4 or not 0 <= frame < volumes:
+        raise ScanError(
+            f"{path} must be a series of 3D volumes with one of number {frame}, counted from 0, but has shape "
+            f"{tuple(shape)}. Check which volume is meant."
+        )
+
+
+def _grid_header(header: Any, shape: tuple[int, ...]) -> GridHeader:
+    return GridHeader(
+        version=1 if int(header["sizeof_hdr"]) == 348 else 2,
+        shape=shape,
+        fields={name: np.array(header[name]) for name in _GRID_FIELDS},
     )
-    return Voxels(np.asarray(image.dataobj).reshape(_shape_3d(image.shape)), _affine_in_mm(image.header), header)
 
 
 def _read_other(path: Path) -> Voxels:
     import SimpleITK
 
-    with _silent_stderr():
+    with silent_stderr():
         return _from_itk(path, SimpleITK.ReadImage(str(path)))
 
 
 def _read_dicom(path: Path) -> Voxels:
     import SimpleITK
 
-    with _silent_stderr():
+    with silent_stderr():
         reader = SimpleITK.ImageSeriesReader()
         series = [reader.GetGDCMSeriesFileNames(str(path), uid) for uid in reader.GetGDCMSeriesIDs(str(path))]
         if len(series) != 1:
@@ -193,8 +241,8 @@ def _from_itk(path: Path, image: Any) -> Voxels:
 
     axes = image.GetDimension()
     array = SimpleITK.GetArrayFromImage(image)
-    shape = _shape_3d(image.GetSize())
-    _require_plain(path, shape + array.shape[axes:], array.dtype)
+    shape = shape_3d(image.GetSize())
+    require_plain(path, shape + array.shape[axes:], array.dtype)
     # SimpleITK's world runs to the left and to posterior, ours (as NIfTI's) to the right and to anterior.
     affine = np.eye(max(axes, 3) + 1)
     affine[:axes, :axes] = np.reshape(image.GetDirection(), (axes, axes)) * image.GetSpacing()
@@ -205,7 +253,7 @@ def _from_itk(path: Path, image: Any) -> Voxels:
 
 
 @contextmanager
-def _silent_stderr() -> Iterator[None]:
+def silent_stderr() -> Iterator[None]:
     """Keep SimpleITK quiet, whose readers write to the process's stderr and not through its own switch."""
     with _STDERR:
         before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -218,15 +266,20 @@ def _silent_stderr() -> Iterator[None]:
             os.close(nowhere)
 
 
-def _shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
+def shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape as three axes, when the others have length 1."""
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     return shape + (1,) * (3 - len(shape))
 
 
-def _require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if len(_shape_3d(shape)) > 3:
+def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Check that a file holds one 3D volume of real numbers.
+
+    Raises:
+        ScanError: It does not.
+    """
+    if len(shape_3d(shape)) > 3:
         raise ScanError(
             f"{path} must be one 3D volume with one value per voxel, but has shape {tuple(shape)}. "
             "Extract one volume or channel of it first."
@@ -240,7 +293,8 @@ def _require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
         )
 
 
-def _affine_in_mm(header: Any) -> NDArray[np.float64]:
+def affine_in_mm(header: Any) -> NDArray[np.float64]:
+    """Voxel to world, `(4, 4)`, as a NIfTI header tells it, in mm."""
     affine = np.array(header.get_best_affine(), dtype=np.float64)
     affine[:3] *= _MM_PER_UNIT.get(int(header["xyzt_units"]) & 7, 1.0)
     return affine
@@ -250,7 +304,7 @@ def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: Grid
     """A NIfTI image with the header's own grid fields; None where the scan has moved since it was read."""
     import nibabel
 
-    if header is None or _shape_3d(header.shape) != array.shape:
+    if header is None or shape_3d(header.shape) != array.shape:
         return None
     kind = nibabel.Nifti1Image if header.version == 1 else nibabel.Nifti2Image
     grid = kind.header_class()
@@ -258,7 +312,7 @@ def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: Grid
         grid[name] = value
     grid.set_data_shape(header.shape)
     grid.set_data_dtype(array.dtype)
-    if not np.allclose(_affine_in_mm(grid), affine, rtol=1e-7, atol=1e-7):
+    if not np.allclose(affine_in_mm(grid), affine, rtol=1e-7, atol=1e-7):
         return None
     return kind(array.reshape(header.shape), None, grid)
 

@@ -134,14 +134,18 @@ def require_same_grid(one: Gridded, other: Gridded) -> None:
         )
 
 
-def read_scan(path: AnyPath) -> Case:
+def read_scan(path: AnyPath, frame: int | None = None) -> Case:
     """Read one scan: a NIfTI file, another image that SimpleITK reads, or a folder with one DICOM series.
+
+    Args:
+        path: Where it is.
+        frame: Which volume of a 4D NIfTI file, counted from 0; None where it holds one alone.
 
     Raises:
         ScanError: The file is missing, damaged, not one 3D volume, or holds nothing to work with.
     """
     path = Path(path)
-    voxels = read_voxels(path)
+    voxels = read_voxels(path, frame)
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told so below
         image = np.ascontiguousarray(voxels.array, dtype=np.float32)
     broken = image.size - int(np.count_nonzero(np.isfinite(image)))
@@ -159,18 +163,19 @@ def read_scan(path: AnyPath) -> Case:
     return Case(scan_name(path), image, voxels.affine, header=voxels.header)
 
 
-def read_labels(path: AnyPath, allowed: Collection[int] | None = None) -> LabelMap:
+def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: int | None = None) -> LabelMap:
     """Read an integer label map.
 
     Args:
         path: An image in any format that `read_scan` takes.
         allowed: Labels that may occur; None allows every whole number from 0.
+        frame: As for scans.
 
     Raises:
         ScanError: As for scans, or there are values that are no labels or not among the allowed.
     """
     path = Path(path)
-    voxels = read_voxels(path)
+    voxels = read_voxels(path, frame)
     values = np.unique(voxels.array)
     strange = values[~_are_labels(values)]
     if strange.size:

@@ -146,7 +146,7 @@ class _Surroundings:
         kinds = np.zeros(below.shape, np.uint8)
         kinds[below > 0] = _SKIN
         kinds[below > _SKIN_DEPTH] = _FAT
-        deep = below > _UNDER_SKIN + 1.5 * self._lumps
+        deep = below > np.maximum(_UNDER_SKIN + 1.5 * self._lumps, _SKIN_DEPTH + 1)
         nape = (self._depth(_NAPE) > 0) & (self._grain < 1.3)
         kinds[deep & (temples | nape)] = _MUSCLE
         kinds[(below > 8) & (self._lumps > -0.5) & ~nape] = _MUSCLE
