@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from scantune.datasets import folder
-from scantune.errors import InputError, ScanError
+from scantune.datasets.patterns import paired
+from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
 from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME
@@ -67,8 +67,8 @@ def test_files_are_paired_by_what_the_stars_stand_for(here, images, labels, file
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).touch()
     root = f"{here}/" if absolute else ""
-    found = folder.pairs(root + images, root + labels)
-    relative = {tuple(path.resolve().relative_to(here).as_posix() for path in (p.image, p.labels)) for p in found}
+    found = paired(root + images, root + labels)
+    relative = {tuple(file.path.resolve().relative_to(here).as_posix() for file in files) for _, *files in found}
     assert relative == set(files)
 
 
@@ -76,13 +76,13 @@ def test_pairs_come_in_order_of_name(here):
     for name in ("c", "a", "b"):
         write_pair(here / f"{name}_T1w.nii", here / f"{name}_seg.nii")
     (here / "folder_T1w.nii").mkdir()  # not a file, so not an image
-    assert [pair.image.name[0] for pair in folder.pairs("*_T1w.nii", "*_seg.nii")] == ["a", "b", "c"]
+    assert [name for name, *_ in paired("*_T1w.nii", "*_seg.nii")] == ["a", "b", "c"]
 
 
 def test_the_home_folder_may_be_written_as_a_tilde(here, monkeypatch):
     monkeypatch.setenv("HOME", str(here / "home"))
     write_pair(here / "home" / "a.nii", here / "home" / "a_seg.nii")
-    assert [pair.image for pair in folder.pairs("~/?.nii", "~/*_seg.nii")] == [here / "home" / "a.nii"]
+    assert [image.path for _, image, _ in paired("~/?.nii", "~/*_seg.nii")] == [here / "home" / "a.nii"]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_files_that_cannot_be_paired_are_told(here, files, images, labels, told)
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).touch()
     with pytest.raises(InputError, match=told):
-        folder.pairs(images, labels)
+        paired(images, labels)
 
 
 def test_a_pair_is_read_as_a_case_with_its_reference(here):
     write_pair(here / "a_T1w.nii", here / "a_seg.nii")
-    case = folder.read(folder.pairs("*_T1w.nii", "*_seg.nii")[0], {0, 1, 2})
-    assert case.name == "a_T1w"
+    (case,) = Files("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2}).cases("train", CPU)
+    assert (case.name, case.subject, case.split) == ("a_T1w", "a", "train")
     np.testing.assert_array_equal(case.image, nibabel.load("a_T1w.nii").get_fdata(dtype=np.float32))
     np.testing.assert_array_equal(case.reference, np.asarray(nibabel.load("a_seg.nii").dataobj))
 
@@ -123,11 +123,11 @@ def test_a_pair_is_read_as_a_case_with_its_reference(here):
 def test_label_maps_that_do_not_belong_are_refused(here, wrong, told):
     write_pair(here / "a_T1w.nii", here / "a_seg.nii", **wrong)
     files = Files("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2})
-    with pytest.raises(ScanError, match=told):
+    with pytest.raises(InputError, match=told):
         list(files.cases("train", CPU))
 
 
-@pytest.mark.parametrize(("share", "chosen"), [(0.2, "ej"), (0.5, "bdfhj"), (0.3, "cfi")])
+@pytest.mark.parametrize(("share", "chosen"), [(0.2, "ej"), (0.5, "bdfhj"), (0.3, "dgj")])
 def test_every_file_is_in_one_split(here, share, chosen):
     for name in "abcdefghij":
         write_pair(here / f"{name}.nii", here / f"{name}_seg.nii")
@@ -144,7 +144,7 @@ FILES = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}}
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({}, r"\[data\] of the recipe toy must say where the scans are: give cohort=, or images= and labels="),
+        ({}, r"\[data\] of the recipe toy must say where the scans are: give cohort=, dataset= and root=, or images="),
         ({"cohort": "brian"}, "Unknown cohort 'brian'. Available: .*brain"),
         ({"cohort": "contrasts", "train": "many"}, "train in .* must be a whole number or absent, got 'many'"),
         ({"cohort": "contrasts", "images": "*.nii"}, "Unknown setting 'images'"),
@@ -254,4 +254,8 @@ def test_no_folder_of_the_machine_is_recorded():
     assert (record["atlas"], record["label_maps"], record["train"]) == ("atlas.npz", "maps", 7)
     assert record["cache"] == "kept"
     files = describe(Files("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
-    assert files == {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}
+    expected = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}
+    assert files == expected | {"person": "", "cache": ""}
+    table = {"dataset": "folder", "root": "/data/study", "images": "/else/*.nii", "seed": 3}
+    listed = describe(read_source(table, WHERE))
+    assert (listed["root"], listed["options"]) == ("study", {"images": "*.nii", "seed": 3})

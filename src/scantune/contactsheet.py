@@ -207,11 +207,13 @@ def _around(box: Box, half: float, shape: float, size: tuple[float, float]) -> B
 
     Half its width, and its height over its width, are given.
     """
-    x, y = (
-        float(np.clip((low + high) / 2, *sorted((reach - edge / 2, edge / 2 - reach))))
-        for low, high, reach, edge in ((*box[:2], half, size[1]), (*box[2:], half * shape, size[0]))
-    )
+    x = _within((box[0] + box[1]) / 2, abs(size[1] / 2 - half))
+    y = _within((box[2] + box[3]) / 2, abs(size[0] / 2 - half * shape))
     return x - half, x + half, y - half * shape, y + half * shape
+
+
+def _within(place: float, limit: float) -> float:
+    return min(max(place, -limit), limit)
 
 
 def _frame(upper: "Axes", lower: "Axes", box: Box) -> None:
@@ -233,7 +235,7 @@ def _looks(labels: Mapping[str, int]) -> dict[str, tuple[str, str]]:
 
 def _beside(labels: Mapping[str, int], width: float) -> int:
     """How many names have room beside each other in a legend of a width in inches."""
-    each = 0.55 + 0.085 * max(map(len, labels))  # a line, and its letters
+    each = 0.55 + 0.085 * max(map(len, labels), default=0)  # a line, and its letters
     return max(1, min(len(labels), int(width / each)))
 
 

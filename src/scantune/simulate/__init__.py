@@ -1,6 +1,10 @@
 """Simulated multi-centre cohorts: anatomy (regions of a body) x acquisition (a scanner's protocol) -> cases.
 
 They are simulations, meant for tests, demonstrations and stress tests, not a substitute for real scans.
+
+`anatomies/` holds the people, `centres/` the protocols. A subject is drawn (`anatomy.py`; from shapes in `shaped.py`,
+from templates in `atlas.py`), scanned (`acquisition.py`, with `sequences.py`, `coils.py` and `readouts.py`), and
+becomes a case of a cohort (`cohort.py`).
 """
 
 from __future__ import annotations

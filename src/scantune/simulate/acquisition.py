@@ -14,8 +14,8 @@ from torch import Tensor
 from scantune.errors import InputError
 from scantune.simulate.coils import Body, Coil, Endorectal
 from scantune.simulate.fields import lattice_points, smooth_noise
+from scantune.simulate.pulses import Sequence
 from scantune.simulate.readouts import READOUTS
-from scantune.simulate.sequences import Sequence
 from scantune.simulate.subject import FieldOfView, Subject
 
 _TEXTURE_LENGTHS = (1.5, 10.0)  # mm; grain, and slow differences such as between tracts

@@ -7,48 +7,13 @@ Signals are magnitudes in the steady state, relative to fully relaxed water: 1 i
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp
-from typing import TypeVar
 
 from scantune.errors import InputError
-from scantune.simulate.tissues import TISSUES, Relaxation, Tissue
-
-T = TypeVar("T")
-
-
-class Sequence(ABC):
-    """A way to give tissues their signals."""
-
-    @abstractmethod
-    def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:
-        """The signal of each tissue by name, at a field strength in tesla.
-
-        Raises:
-            InputError: A tissue is unknown, or its relaxation times are at this field strength.
-        """
-
-
-class PulseSequence(Sequence):
-    """A sequence whose signal follows from proton density and relaxation times."""
-
-    def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:
-        """The signal of each tissue of `TISSUES` by name, at a field strength in tesla."""
-        return {name: self.signal(_entry(TISSUES, name, "in the table of tissues"), field) for name in tissues}
-
-    def signal(self, tissue: Tissue, field: float) -> float:
-        """The signal of a tissue at a field strength in tesla.
-
-        Raises:
-            InputError: The relaxation times are not known at this field strength.
-        """
-        return tissue.density * abs(self.magnetisation(tissue.relaxation(field)))
-
-    @abstractmethod
-    def magnetisation(self, tissue: Relaxation) -> float:
-        """The transverse magnetisation at the echo, in units of the equilibrium's; its sign tells the phase."""
+from scantune.simulate.pulses import PulseSequence, Sequence, entry, is_number, require_flip, require_times
+from scantune.simulate.tissues import Relaxation
 
 
 @dataclass(frozen=True)
@@ -61,7 +26,7 @@ class SpinEcho(PulseSequence):
     """Echo time; of the echo in the middle of k-space for turbo spin echo."""
 
     def __post_init__(self) -> None:
-        _check_times("spin-echo", tr=self.tr, te=self.te)
+        require_times("spin-echo", tr=self.tr, te=self.te)
 
     def magnetisation(self, tissue: Relaxation) -> float:
         """Saturation recovery, with what the 180 degree pulse turns over of the recovery before it."""
@@ -81,8 +46,8 @@ class SpoiledGradientEcho(PulseSequence):
     """Flip angle."""
 
     def __post_init__(self) -> None:
-        _check_times("spoiled-gradient-echo", tr=self.tr, te=self.te)
-        _check_flip("spoiled-gradient-echo", self.flip)
+        require_times("spoiled-gradient-echo", tr=self.tr, te=self.te)
+        require_flip("spoiled-gradient-echo", self.flip)
 
     def magnetisation(self, tissue: Relaxation) -> float:
         """Ernst's steady state, and T2* decay."""
@@ -112,10 +77,10 @@ class Mprage(PulseSequence):
     """Pulses per train."""
 
     def __post_init__(self) -> None:
-        _check_times("mprage", tr=self.tr, ti=self.ti)
-        _check_times("mprage", echo_spacing=self.echo_spacing, te=self.te)
-        _check_flip("mprage", self.flip)
-        if not _is_number(self.echoes) or self.echoes < 1 or self.echoes != int(self.echoes):
+        require_times("mprage", tr=self.tr, ti=self.ti)
+        require_times("mprage", echo_spacing=self.echo_spacing, te=self.te)
+        require_flip("mprage", self.flip)
+        if not is_number(self.echoes) or self.echoes < 1 or self.echoes != int(self.echoes):
             raise InputError(
                 f"echoes of the sequence mprage must be a whole number from 1, but is {self.echoes!r}. Correct it."
             )
@@ -183,8 +148,8 @@ class Flair(PulseSequence):
     """Echo time; of the echo in the middle of k-space for turbo spin echo."""
 
     def __post_init__(self) -> None:
-        _check_times("flair", tr=self.tr, ti=self.ti)
-        _check_times("flair", tr=self.tr, te=self.te)
+        require_times("flair", tr=self.tr, ti=self.ti)
+        require_times("flair", tr=self.tr, te=self.te)
         if self.ti + self.te >= self.tr:
             raise InputError(
                 f"ti and te of the sequence flair must together be shorter than its tr, {self.tr:g} ms, but are "
@@ -210,8 +175,8 @@ class BalancedSsfp(PulseSequence):
     """Flip angle."""
 
     def __post_init__(self) -> None:
-        _check_times("balanced-ssfp", tr=self.tr, te=self.te)
-        _check_flip("balanced-ssfp", self.flip)
+        require_times("balanced-ssfp", tr=self.tr, te=self.te)
+        require_flip("balanced-ssfp", self.flip)
 
     def magnetisation(self, tissue: Relaxation) -> float:
         """The steady state after the pulse, and T2 decay: what dephases by T2* is refocused near TR/2."""
@@ -229,7 +194,7 @@ class Given(Sequence):
 
     def __post_init__(self) -> None:
         for name, value in self.values.items():
-            if not _is_number(value) or value < 0:
+            if not is_number(value) or value < 0:
                 raise InputError(
                     f"The value of {name} in the sequence given must be a number from 0, but is {value!r}. Correct it."
                 )
@@ -240,7 +205,7 @@ class Given(Sequence):
         Raises:
             InputError: No value is stated for a tissue.
         """
-        return {name: float(_entry(self.values, name, "in the values of the sequence given")) for name in tissues}
+        return {name: float(entry(self.values, name, "in the values of the sequence given")) for name in tissues}
 
 
 SEQUENCES: dict[str, type[Sequence]] = {
@@ -255,36 +220,3 @@ SEQUENCES: dict[str, type[Sequence]] = {
 
 def _recover(magnetisation: float, time: float, t1: float) -> float:
     return 1 + (magnetisation - 1) * exp(-time / t1)
-
-
-def _entry(table: Mapping[str, T], tissue: str, where: str) -> T:
-    if tissue not in table:
-        raise InputError(f"The tissue {tissue!r} is not {where}. There are: {', '.join(table)}. Choose one of these.")
-    return table[tissue]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_times(sequence: str, **times: float) -> None:
-    """Refuse times that are not positive, and a second one that is not shorter than the first."""
-    for field, time in times.items():
-        if not _is_number(time) or time <= 0:
-            raise InputError(
-                f"{field} of the sequence {sequence} must be a positive number of ms, but is {time!r}. Correct it."
-            )
-    (longer, most), *rest = times.items()
-    for field, time in rest:
-        if time >= most:
-            raise InputError(
-                f"{field} of the sequence {sequence} must be shorter than its {longer}, {most:g} ms, but is {time:g} "
-                f"ms. Shorten {field} or lengthen {longer}."
-            )
-
-
-def _check_flip(sequence: str, flip: float) -> None:
-    if not _is_number(flip) or not 0 < flip < 180:
-        raise InputError(
-            f"flip of the sequence {sequence} must be an angle between 0 and 180 degrees, but is {flip!r}. Correct it."
-        )
