@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from scantune.datasets import DATASETS
 from scantune.datasets.patterns import paired
 from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
@@ -162,6 +163,106 @@ FILES = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}}
 def test_a_data_table_that_cannot_be_right_is_refused(table, told):
     with pytest.raises(InputError, match=told):
         read_source(table, WHERE).names()
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (
+            {"dataset": "magic", "root": "."},
+            "Unknown data set 'magic' in .data. of the recipe toy. Available: folder, csv",
+        ),
+        ({"dataset": "folder"}, "must have the setting root: the folder .* of the data set folder"),
+        ({"dataset": "folder", "root": 3}, "root in .* must be text, got 3"),
+        (
+            {"dataset": "folder", "root": ".", "site": 3},
+            "site in .* must be the name of a site or a list of them, got 3",
+        ),
+        (
+            {"dataset": "folder", "root": ".", "images": "*.nii"},
+            "does not tell what its labels are; name the structures",
+        ),
+        (
+            {"dataset": "folder", "root": ".", "images": "*.nii", "atlas": "x"},
+            "Unknown setting 'atlas' in the options of",
+        ),
+        ({"dataset": "bids", "root": "nowhere"}, "nowhere must be a folder, for the data set bids, but there is none"),
+    ],
+)
+def test_a_data_set_that_cannot_be_right_is_refused(here, table, told):
+    with pytest.raises(InputError, match=told):
+        read_source(table, WHERE).names()
+
+
+@pytest.fixture
+def study(here):
+    """The table of a data set of two sites with three people each."""
+    for site in "AB":
+        for name in "234":
+            write_pair(here / f"{site}_{name}_T1.nii", here / f"{site}_{name}_seg.nii")
+    table = {"dataset": "folder", "root": ".", "images": "{site}_*_T1.nii", "labels": "{site}_*_seg.nii"}
+    return table | {"structures": {"rim": 1, "core": 2}, "validation": 0.25}
+
+
+def test_a_site_is_trained_at_alone(study):
+    def names(split, **more):
+        return [case.name.removesuffix("_T1") for case in read_source(study | more, WHERE).cases(split, CPU)]
+
+    assert names("train") == ["A_2", "A_3", "B_2", "B_3"]
+    assert names("validation") == ["A_4", "B_4"]
+    assert names("train", site="A") == ["A_2", "A_3"]
+    assert names("train", site=["A", "B"]) == names("train")
+    with pytest.raises(InputError, match="has no site 'C'. Available: A, B"):
+        names("train", site="C")
+    with pytest.raises(InputError, match="has no scan for validation at B; choose another site"):
+        names("train", site="B", validation=0.0)
+
+
+def test_all_scans_that_cannot_be_used_are_named_before_the_first_is_read(here, monkeypatch):
+    for name in "abcdef":
+        write_pair(here / f"{name}.nii", here / f"{name}_seg.nii", shift=2.0 if name == "e" else 0.0)
+    (here / "b.nii").write_bytes((here / "b.nii").read_bytes()[:400])
+    (here / "d_seg.nii").write_text("no labels")
+    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2})
+    monkeypatch.setattr("scantune.datasets.files.read_scan", None)
+    for split in ("train", "validation"):
+        with pytest.raises(InputError, match=r"3 of 6 scans cannot be used.*\n  b: .*\n  d: .*\n  e: .*2 mm away"):
+            files.prepared(split, Preprocessing(size=(8, 8)), CPU)
+
+
+def test_scans_without_a_reference_cannot_be_trained_on(here):
+    write_pair(here / "a.nii", here / "a_seg.nii")
+    (here / "scans.csv").write_text("image,labels,split\na.nii,a_seg.nii,train\nb.nii,,validation\n")
+    write_pair(here / "b.nii", here / "b_seg.nii")
+    source = read_source({"dataset": "csv", "root": "scans.csv", "structures": {"rim": 1, "core": 2}}, WHERE)
+    with pytest.raises(InputError, match="1 of 2 scans cannot be used.*\n  b: There is no reference for it"):
+        source.cases("train", CPU)
+
+
+def test_people_in_two_splits_cannot_be_trained_on(here):
+    for split in ("train", "validation"):
+        write_pair(here / split / f"7_ses-{split}.nii", here / split / f"7_ses-{split}_seg.nii")
+    files = Files("{split}/*n.nii", "{split}/*n_seg.nii", {"rim": 1, "core": 2})
+    with pytest.raises(InputError, match=r"1 people have scans in more than one split.*: 7 \(train, validation\)"):
+        files.cases("train", CPU)
+
+
+def test_files_of_a_person_stay_together(here):
+    for name in ("1_ses-1", "1_ses-2", "2_ses-1", "2_ses-2"):
+        write_pair(here / f"{name}_T1.nii", here / f"{name}_seg.nii")
+    files = Files("*_T1.nii", "*_seg.nii", {"rim": 1, "core": 2}, validation=0.5)
+    assert [case.name for case in files.cases("train", CPU)] == ["1_ses-1_T1", "1_ses-2_T1"]
+    sorted_otherwise = replace(files, person=r"ses-\d")
+    assert [case.name for case in sorted_otherwise.cases("train", CPU)] == ["1_ses-1_T1", "2_ses-1_T1"]
+
+
+def test_a_public_data_set_is_trained_at_its_first_site(study, monkeypatch):
+    class Public(DATASETS["folder"]):
+        sites = ("B", "A")
+
+    monkeypatch.setitem(DATASETS, "public", Public)
+    cases = read_source(study | {"dataset": "public"}, WHERE).cases("train", CPU)
+    assert [case.name for case in cases] == ["B_2_T1", "B_3_T1"]
 
 
 def test_the_data_table_tells_files_from_simulation():

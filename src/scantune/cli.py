@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from scantune import __version__
 from scantune.batch import AdaptSettings, Outcome, adapt_scans
-from scantune.commands import Demo, Fit, Flag, Simulate, Train
+from scantune.commands import Check, Demo, Fit, Flag, Simulate, Train
 from scantune.errors import InputError
 from scantune.filenames import find_scans
 
@@ -174,6 +174,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "fit": Fit,
     "evaluate": Evaluate,
     "info": Info,
+    "check": Check,
     "simulate": Simulate,
     "demo": Demo,
 }
@@ -212,8 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after `scantune`; by default those that were typed.
 
     Returns:
-        The exit code: 0 all is well, 2 the input is at fault, 3 some scans failed (under `--strict`, or were
-        rolled back), 130 stopped by the user, 1 something unforeseen.
+        The exit code: 0 all is well, 2 the input is at fault, 3 some scans failed or have problems (under
+        `--strict`, or were rolled back), 130 stopped by the user, 1 something unforeseen.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:

@@ -18,11 +18,11 @@ _QUIET = 20  # seconds between two lines where there is no terminal to draw a ba
 
 
 class SimulationDisplay:
-    """Shows how far a simulation is."""
+    """Shows how far a simulation, or other work on one scan after the other, is."""
 
-    def __init__(self, to: Console) -> None:
+    def __init__(self, to: Console, first: str = "Loading the anatomy") -> None:
         self.console = to
-        self.status = to.status("Loading the anatomy")
+        self.status = to.status(first)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),

@@ -76,6 +76,7 @@ class Train:
                 checkpoint=checkpoint,
                 log_dir=self.log,
                 on_progress=display.update,
+                on_case=display.prepare,
             )
         model.save(self.out, PRECISIONS[self.precision])
         checkpoint.unlink(missing_ok=True)
@@ -228,6 +229,38 @@ class Simulate:
             made = write_cohort(settings, self.out, device=self.device, on_scan=display.update)
         show_cohort(terminal.console(), made)
         return 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """Tell what a data set holds, and what is wrong with it, before it is used."""
+
+    data: Annotated[str, Positional, arg(metavar="DATA")]
+    """A folder of scans, a CSV file that lists them, or a recipe."""
+    dataset: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: as the folder tells)")] = ""
+    """The layout: folder, csv, bids, nnunet, decathlon, simulated, or a public data set."""
+    options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: none)")] = ()
+    """The layout's options, such as images=*_T1w.nii.gz labels=*_seg.nii.gz; docs/data.md lists them."""
+    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
+    """Gets check.json and contact.png, with a slice of a scan of each site."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    """Number of processes that read scans."""
+
+    def run(self) -> int:
+        """Read everything, then show what there is; 3 where something is wrong."""
+        from scantune import terminal
+        from scantune.check import check
+        from scantune.checkdisplay import show_report
+        from scantune.cohortdisplay import SimulationDisplay
+        from scantune.settings import table_of_words
+
+        options = table_of_words(self.options, "--options")
+        with SimulationDisplay(terminal.console(stderr=True), "Looking for scans") as display:
+            report = check(self.data, self.dataset, options, out=self.out, workers=self.workers, on_scan=display.update)
+        show_report(terminal.console(), report)
+        if self.out is not None:
+            terminal.say(terminal.console(), f"check.json and contact.png are in {self.out}")
+        return 3 if report.problems else 0
 
 
 @dataclass(frozen=True)

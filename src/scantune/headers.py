@@ -88,12 +88,12 @@ def _nifti(path: Path, frame: int | None) -> Grid:
 
 
 def _has_room(path: Path, needed: int) -> bool:
-    """Whether a NIfTI file can hold so many bytes; a packed one says at its end how many it unpacks to."""
+    """Whether a NIfTI file seems to hold so many bytes; a packed one says at its end how many it unpacks to."""
     if not path.name.lower().endswith(".gz"):
         return path.stat().st_size >= needed
     with path.open("rb") as stream:
         stream.seek(-4, 2)
-        return int.from_bytes(stream.read(4), "little") >= needed % 2**32
+        return int.from_bytes(stream.read(4), "little") == needed % 2**32
 
 
 def _other(path: Path, _: int | None) -> Grid:

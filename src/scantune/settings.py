@@ -144,6 +144,36 @@ def table_from_words(kind: type[Any], words: Sequence[str], flag: str) -> dict[s
     return table
 
 
+def table_of_words(words: Sequence[str], flag: str) -> dict[str, Any]:
+    """Read words like `seed=3`, `labels=*_seg.nii.gz` or `structures.GM=2` as a table without settings of its own.
+
+    A value is what TOML takes it for, or text where it is no TOML; names with dots make tables in the table.
+
+    Args:
+        words: What was typed.
+        flag: After which flag, for messages.
+
+    Raises:
+        InputError: A word is something else, or a name comes twice.
+    """
+    table: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        *outer, last = name.split(".")
+        if not (all([*outer, last]) and equals and value):
+            raise InputError(f"{flag} takes NAME=VALUE, such as labels=*_seg.nii.gz, but got {word!r}.")
+        inner = table
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict) or last in inner:
+            raise InputError(f"{flag} must name every option once, but {name} comes twice.")
+        try:
+            inner[last] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            inner[last] = value
+    return table
+
+
 def _read_word(word: str, hint: Any) -> Any:
     """A word as its setting wants it: text, a number, true or false; text where it is none of these."""
     if _fits(word, hint):

@@ -249,6 +249,14 @@ class TrainingDisplay:
         if self.console.is_terminal:
             self.progress.stop()
 
+    def prepare(self, done: int, scans: int, name: str) -> None:
+        """Tells how many scans are ready to train on; where there is no terminal, at most every 20 seconds."""
+        self.progress.update(self.task, score=f"{done} of {scans} scans prepared")
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.shown > 20:
+            self.shown = now
+            say(self.console, f"{done} of {scans} scans prepared: {name}")
+
     def update(self, at: "TrainingProgress") -> None:
         """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
         score = f"{at.score_name} {'-' if at.score is None else format(at.score, '.3f')}"

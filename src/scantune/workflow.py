@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from scantune.casecache import OnCase, quiet
 from scantune.devices import find_device
 from scantune.errors import InputError
 from scantune.fit import fit
@@ -68,11 +69,11 @@ class Plan:
         )
         return cls(recipe, source, preprocessing, network)
 
-    def examples(self, split: Literal["train", "validation"]) -> list[Example]:
-        """The prepared cases of a split, with their references."""
+    def examples(self, split: Literal["train", "validation"], on_case: OnCase = quiet) -> list[Example]:
+        """The prepared cases of a split, with their references; `on_case` is told how far it is."""
         device = find_device(self.recipe.train.device)
         examples = []
-        for name, case in self.source.prepared(split, self.preprocessing, device):
+        for name, case in self.source.prepared(split, self.preprocessing, device, on_case):
             assert case.reference is not None
             examples.append(Example(case.volume, case.reference, name))
         return examples
@@ -87,6 +88,7 @@ def train_model(
     checkpoint: Path | None = None,
     log_dir: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_case: OnCase = quiet,
 ) -> Model:
     """Trains the network of a plan; its weights come back in the precision they are to be stored in.
 
@@ -100,14 +102,15 @@ def train_model(
         checkpoint: The file that holds the run; if it exists, the run goes on from there.
         log_dir: Folder for a log that TensorBoard reads.
         on_progress: Called at every look at the loss.
+        on_case: Called with the number of scans that are prepared, of all of a split, and the name of the last.
     """
     started = time.perf_counter()
     settings = plan.recipe.train
     model = _new(plan) if start is None else _fine_tuned(start, plan)
     plan = replace(plan, preprocessing=model.preprocessing)
     trained = train(
-        plan.examples("train"),
-        plan.examples("validation"),
+        plan.examples("train", on_case),
+        plan.examples("validation", on_case),
         settings,
         network=model.network,
         start="" if start is None else start.fingerprint,

@@ -1,10 +1,38 @@
-"""Data sets: adapters that find a data set's files and give cases."""
+"""Data sets: adapters that find the scans of a data set, of whom they are, from where, and what they are for."""
 
-from collections.abc import Callable
-from typing import Any
+from scantune.datasets.abide import Abide
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.bids import Bids
+from scantune.datasets.csv_manifest import CsvManifest
+from scantune.datasets.decathlon import Decathlon
+from scantune.datasets.folder import Folder
+from scantune.datasets.hcp import Hcp
+from scantune.datasets.layouts import find_layout
+from scantune.datasets.mms import Mms
+from scantune.datasets.nci_isbi import NciIsbi
+from scantune.datasets.nnunet import NnUnet
+from scantune.datasets.oasis import Oasis
+from scantune.datasets.promise12 import Promise12
+from scantune.datasets.scgm import Scgm
+from scantune.datasets.simulated import Simulated
+from scantune.datasets.wmh import Wmh
 
-from scantune.datasets import folder
+DATASETS: dict[str, type[DataSet]] = {
+    "folder": Folder,
+    "csv": CsvManifest,
+    "bids": Bids,
+    "nnunet": NnUnet,
+    "decathlon": Decathlon,
+    "simulated": Simulated,
+    "nci-isbi-2013": NciIsbi,
+    "promise12": Promise12,
+    "mms": Mms,
+    "scgm": Scgm,
+    "hcp": Hcp,
+    "abide": Abide,
+    "oasis": Oasis,
+    "wmh-2017": Wmh,
+}
+"""The layouts that fit any data, then public data sets."""
 
-DATASETS: dict[str, Callable[..., list[Any]]] = {"folder": folder.pairs}
-
-__all__ = ["DATASETS", "folder"]
+__all__ = ["DATASETS", "DataSet", "Entry", "find_layout"]

@@ -1,69 +1,96 @@
 """Any images and labels: two file patterns, paired by the names of their files."""
 
-import re
-from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
+from __future__ import annotations
 
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.generic import Generic, Options
+from scantune.datasets.patterns import SITE, Found, matching, paired
+from scantune.datasets.people import SPLITS, person_of
 from scantune.errors import InputError
-from scantune.filenames import split_name
-from scantune.scans import Case, read_labels, read_scan
+from scantune.filenames import scan_name
+
+SPLIT = "{split}"
 
 
 @dataclass(frozen=True)
-class Pair:
-    """An image file and its label map."""
+class FolderOptions(Options):
+    """Which files belong to the data set."""
 
-    image: Path
-    labels: Path
+    images: str = ""
+    """Pattern of the images, such as *_T1w.nii.gz; {site} and {split} may stand in it for a part of a path."""
+    labels: str = ""
+    """Pattern of the label maps, such as *_tissue.nii.gz; none where there are no references."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for word in (SPLIT, SITE):
+            if self.labels and (word in self.images) != (word in self.labels):
+                raise InputError(
+                    f"The patterns images and labels must both have {word} or neither, got {self.images} and "
+                    f"{self.labels}."
+                )
 
 
-def pairs(images: str, labels: str) -> list[Pair]:
-    """Pairs the files of two patterns by what their names have in common, in order of name.
+@dataclass(frozen=True)
+class Folder(Generic):
+    """Images and label maps by file patterns, which belong together when they are of the same name.
 
-    The name of a file is what the pattern's `*` stand for, in folders too, or the file's own name without its ending
-    and closing word (`_labels`, `_seg`, ...) where the pattern has none. `**` stands for any folders and gives no name.
-
-    Raises:
-        InputError: A pattern matches nothing, a file has no partner, or two have the same name.
+    That name is what the pattern's `*` and `{site}` stand for, in folders too, or the file's own name without its
+    ending and closing word (`_labels`, `_seg`, ...) where the pattern has none. `**` stands for any folders and gives
+    no name. `{site}` stands for the site, and `{split}` for train, validation and test. A scan is called as its image
+    file, or by that name where several files are called the same.
     """
-    found, references = _named(images), _named(labels)
-    for pattern, files in ((images, found), (labels, references)):
-        if not files:
-            raise InputError(f"No file matches {pattern}; check the pattern, and the folder it is looked for in.")
-    lone = sorted(found.keys() ^ references.keys())
-    if lone:
-        raise InputError(
-            f"{len(lone)} of the files of {images} and {labels} have no partner (first: {lone[0]}); every image needs "
-            "a label map of the same name. Remove the lone files, or narrow the patterns."
-        )
-    return [Pair(found[name], references[name]) for name in sorted(found)]
+
+    name: ClassVar[str] = "folder"
+    Options: ClassVar[type[Options]] = FolderOptions
+
+    options: FolderOptions = field(default_factory=FolderOptions)
+
+    def look(self) -> None:
+        """Whether there is a pattern."""
+        if not self.options.images:
+            raise InputError(
+                f"The folder {self.root} has no layout that is known, so file patterns must say what is what: images = "
+                f'"*_T1w.nii.gz" and labels = "*_labels.nii.gz", say. {_endings(self.root)}'
+            )
+
+    def find(self) -> list[LayeredEntry]:
+        """All images with their label maps."""
+        splits = SPLITS if SPLIT in self.options.images else ("",)
+        pairs = [(split, *pair) for split in splits for pair in self._pairs(split)]
+        stems = {scan_name(image.path) for _, _, image, _ in pairs}
+        return [
+            LayeredEntry(
+                scan_name(image.path) if len(stems) == len(pairs) else name,
+                person_of(name, self.options.person, scan_name(image.path)),
+                image.site,
+                split,
+                image=image.path,
+                layers=() if reference is None else (Layer(reference.path),),
+                allowed=self.options.allowed,
+            )
+            for split, name, image, reference in pairs
+        ]
+
+    def _pairs(self, split: str) -> list[tuple[str, Found, Found | None]]:
+        images, labels = (pattern.replace(SPLIT, split) for pattern in (self.options.images, self.options.labels))
+        if split and not matching(images, self.root) and not (labels and matching(labels, self.root)):
+            return []
+        return paired(images, labels, self.root)
 
 
-def read(pair: Pair, allowed: Collection[int]) -> Case:
-    """Reads an image with its label map, which must lie on the same grid and hold known labels only."""
-    return read_scan(pair.image).with_reference(read_labels(pair.labels, allowed))
-
-
-def _named(pattern: str) -> dict[str, Path]:
-    whole = Path(pattern).expanduser()
-    root = Path(whole.anchor)
-    relative = whole.relative_to(root).as_posix()
-    try:
-        paths = sorted(path for path in root.glob(relative) if path.is_file())
-    except (ValueError, IndexError) as error:  # the latter for an empty pattern, in Python 3.11
-        raise InputError(f"{pattern} is not a file pattern ({error}); write one such as data/*_T1w.nii.gz.") from error
-    names: dict[str, Path] = {}
-    for path in paths:
-        name = _starred(relative, path.relative_to(root).as_posix()) or split_name(path)[0]
-        if name in names:
-            raise InputError(f"{names[name]} and {path} have the same name {name}; give every scan a name of its own.")
-        names[name] = path
-    return names
-
-
-def _starred(pattern: str, path: str) -> str:
-    """What the stars of a pattern stand for in a path, each thing once; empty where there is no star."""
-    expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
-    found = re.fullmatch(expression, path)
-    return "_".join(dict.fromkeys(found.groups())) if found else ""
+def _endings(root: Path) -> str:
+    """What the files of a folder end in, as a sentence."""
+    counts: dict[str, int] = {}
+    for path in sorted(root.iterdir()):
+        if path.is_file() and ".nii" in path.name:
+            stem = scan_name(path)
+            ending = f"*_{stem.rsplit('_', 1)[1]}" if "_" in stem else "*"
+            ending += path.name[len(stem) :]
+            counts[ending] = counts.get(ending, 0) + 1
+    common = sorted(counts, key=lambda ending: (-counts[ending], ending))[:5]
+    return f"It holds {', '.join(f'{ending} ({counts[ending]} files)' for ending in common)}." if common else ""

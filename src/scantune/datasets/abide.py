@@ -1,0 +1,125 @@
+"""ABIDE: T1w brains of Caltech (AC) and Stanford (AS), with FreeSurfer labels.
+
+Scans and label maps are matched by the person's number, wherever they lie below the folder:
+
+* label maps: `Caltech_NNNN/mri/aparc+aseg.mgz` (FreeSurfer's folders; NIfTI too), or, in a folder of the person below
+  one of the site, `aparc+aseg` or `orig_labels_aligned_with_true_image.nii.gz`, as the paper's authors had them;
+* scans: `MPRAGE.nii` or `mprage.nii.gz` in the person's folder, `Caltech/NNNN/session_1/anat_1/mprage.nii.gz`,
+  `Caltech/sub-NNNN/anat/sub-NNNN_T1w.nii.gz`, or else FreeSurfer's `mri/orig.mgz`.
+
+Labels on FreeSurfer's grid are brought to that of the scan. People are split by the order of their names; three that
+the authors left out are left out here. With other names than theirs, other people are in the splits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.freesurfer import (
+    LABELS,
+    MASKS,
+    BrainEntry,
+    Grouping,
+    Stripping,
+    first_of,
+    groups,
+    label_names,
+    labels_by_folder,
+)
+from scantune.datasets.listing import indexed, nothing_found, require_folder
+from scantune.datasets.splits import in_order, require_people
+from scantune.settings import settings_from_table
+
+SITES = {"AC": "caltech", "AS": "stanford"}
+"""How the names of each site's folders begin."""
+
+OFFSETS = {"AC": 0, "AS": 10}
+"""Slices by which a site's scans are shifted in the paper's registration experiment; it does not say which way."""
+
+_TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people; the authors skipped Caltech's 15
+_LEFT_OUT = {"A00033264", "A00033493", "A00033547"}
+_LABELS = (*LABELS, "orig_labels_aligned_with_true_image.nii.gz")
+_SCANS = ("MPRAGE.nii", "MPRAGE.nii.gz", "mprage.nii", "mprage.nii.gz")
+_CONFORMED = ("orig.mgz", "orig.nii.gz")
+_Person = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class AbideOptions:
+    """How ABIDE is read."""
+
+    grouping: Grouping = "structures"
+    """The paper's 14 structures, the tissues CSF, GM and WM, or GM and WM as in its registration experiment."""
+    strip: Stripping = "mask"
+    """Set everything to 0 outside a brain mask, or outside the reference labels as the authors did, or nothing."""
+
+
+class Abide(DataSet):
+    """The data set with FreeSurfer's results, below one folder."""
+
+    name = "abide"
+    sites = tuple(SITES)
+
+    def __init__(self, root: Path, options: AbideOptions) -> None:
+        self.root, self.options = root, options
+        folders = labels_by_folder(root, _LABELS)
+        self._folders = indexed(folders, self._person)
+        self._labels = {person: folders[folder] for person, folder in self._folders.items()}
+        if not self._labels:
+            raise nothing_found(root, self.name, "files Caltech_NNNN/mri/aparc+aseg.mgz or Stanford/NNNN/aparc+aseg.*")
+        names = [*_SCANS, "*_T1w.nii.gz"]
+        found = [path for name in names for path in sorted(root.rglob(name)) if not path.name.startswith(".")]
+        self._scans = {self._person(path): path for path in reversed(found)}  # the first of a person's is kept
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> Abide:
+        """Looks for label maps and scans in the folder and all below it."""
+        settings = settings_from_table(AbideOptions, options, f"the options of {cls.name}")
+        return cls(require_folder(root, cls.name), settings)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """As the option grouping says."""
+        return label_names(self.options.grouping)
+
+    def entries(self) -> list[Entry]:
+        """The paper's 25 people per site, of the sites that the folder has someone of."""
+        return [entry for site in self.sites for entry in self._site(site)]
+
+    def _site(self, site: str) -> list[Entry]:
+        people = sorted(person for place, person in self._labels if place == site)
+        if not people:
+            return []
+        require_people(len(people), _TESTS[site].stop, f"ABIDE's {site}", self.root)
+        splits = in_order(people, 10, 5, _TESTS[site])
+        return [self._entry((site, person), split) for person, split in splits.items()]
+
+    def _entry(self, person: _Person, split: str) -> Entry:
+        labels = self._labels[person]
+        name = "-".join(person)
+        image = self._scans.get(person) or first_of(labels.parent, _CONFORMED) or labels.with_name(_CONFORMED[0])
+        return BrainEntry(
+            name,
+            name,
+            person[0],
+            split,
+            image=image,
+            labels=labels,
+            values=groups(self.options.grouping),
+            strip=self.options.strip,
+            mask=first_of(labels.parent, MASKS),
+            offset=OFFSETS[person[0]],
+        )
+
+    def _person(self, path: Path) -> _Person | None:
+        """Whose folder or file it is: the site, and the name without site and `sub-`."""
+        parts = path.relative_to(self.root.parent).parts
+        sites = [site for part in parts for site, start in SITES.items() if part.lower().startswith(start)]
+        names = [re.sub(rf"(?i)^({'|'.join(SITES.values())})_|^sub-", "", part) for part in parts]
+        found = [name for name in names if re.fullmatch(r"A?\d{4,9}", name)]
+        return (sites[-1], found[-1]) if sites and found and found[-1] not in _LEFT_OUT else None

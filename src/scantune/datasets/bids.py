@@ -1,0 +1,153 @@
+"""BIDS: raw images by subject and session, labels under derivatives."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import ClassVar
+
+from scantune.datasets.bidsnames import belongs, ending_of
+from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.generic import Generic, Options
+from scantune.datasets.people import person_of
+from scantune.errors import InputError
+from scantune.filenames import scan_name
+
+_SITES = ("site", "centre", "center", "institution")
+
+
+@dataclass(frozen=True)
+class BidsOptions(Options):
+    """Which images and labels to take."""
+
+    suffix: str = ""
+    """The contrast: what the names of the images end in, such as T2starw; may be left out where there is one alone."""
+    labels: str = ""
+    """Names of the label maps under derivatives, such as *_dseg.nii.gz."""
+    masks: dict[str, str] = field(default_factory=dict)
+    """Instead of label maps, names of the masks of each structure, later ones over earlier; they get the values that
+    structures names, or 1, 2, ..."""
+    site_column: str = ""
+    """The column of participants.tsv with the site; by default one named site, centre or institution."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labels and self.masks:
+            raise InputError("The labels of a BIDS data set are label maps (labels) or masks, not both; leave one out.")
+        if self.masks and self.structures and set(self.masks) != set(self.structures):
+            raise InputError(
+                f"The masks and structures must have the same names, got {', '.join(self.masks)} and "
+                f"{', '.join(self.structures)}."
+            )
+
+
+@dataclass(frozen=True)
+class Bids(Generic):
+    """A BIDS folder: `sub-*/[ses-*/]DATATYPE/sub-*_SUFFIX.nii.gz`, with labels anywhere under `derivatives`.
+
+    Labels belong to the image whose subject, session, run and so on they name. The sessions of a person stay together,
+    also where they are written as subjects of their own (`sub-12Ses1`, `sub-12Ses2`).
+    """
+
+    name: ClassVar[str] = "bids"
+    Options: ClassVar[type[Options]] = BidsOptions
+
+    options: BidsOptions = field(default_factory=BidsOptions)
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """As the user named them, or the masks in their order."""
+        return dict(self.options.structures) or {name: n for n, name in enumerate(self.options.masks, start=1)}
+
+    def look(self) -> None:
+        """Whether there are images of one contrast, and the site's column."""
+        self._images()
+        self._sites()
+
+    def find(self) -> list[LayeredEntry]:
+        """All images of the contrast."""
+        sites = self._sites()
+        derived = self._derived()
+        return [
+            LayeredEntry(
+                name := scan_name(path),
+                person_of(name, self.options.person),
+                sites.get(name.split("_")[0], ""),
+                image=path,
+                layers=self._layers(path, derived),
+                allowed=self.options.allowed,
+            )
+            for path in self._images()
+        ]
+
+    def hint(self) -> str:
+        """Which files of labels there are, where none are asked for and an image has several."""
+        if self.options.labels or self.options.masks:
+            return ""
+        derived = self._derived()
+        kinds = Counter(ending_of(path, image) for image in self._images() for path in derived if belongs(path, image))
+        if len(kinds) < 2:
+            return ""
+        found = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        return (
+            f"No labels are read, since derivatives hold several kinds: {found}. Say which are label maps (labels) or "
+            "masks of what, those that lie inside others last, such as masks.cord=*_seg.nii.gz masks.GM=*_gmseg.nii.gz."
+        )
+
+    def _derived(self) -> list[Path]:
+        return [path for path in sorted((self.root / "derivatives").rglob("*.nii*")) if path.is_file()]
+
+    def _images(self) -> list[Path]:
+        paths = [path for path in sorted(self.root.glob("sub-*/**/sub-*.nii*")) if path.is_file()]
+        suffixes = Counter(scan_name(path).rsplit("_", 1)[-1] for path in paths)
+        suffix = self.options.suffix or (next(iter(suffixes)) if len(suffixes) == 1 else "")
+        if suffix not in suffixes:
+            found = ", ".join(f"{name} ({count})" for name, count in sorted(suffixes.items())) or "none"
+            asked = f"ending in _{suffix}" if suffix else "of one contrast, named by suffix"
+            raise InputError(f"The BIDS folder {self.root} must hold images {asked}; it holds {found}.")
+        return [path for path in paths if scan_name(path).endswith(f"_{suffix}")]
+
+    def _layers(self, image: Path, derived: list[Path]) -> tuple[Layer, ...]:
+        """The labels of an image; where some of its masks are there, those that are not count as missing."""
+        if not self.options.masks:
+            pattern = self.options.labels or self._only_pattern(image, derived)
+            found = self._belonging(image, derived, pattern) if pattern else None
+            return (Layer(found),) if found else ()
+        paths = {name: self._belonging(image, derived, pattern) for name, pattern in self.options.masks.items()}
+        if not any(paths.values()):
+            return ()
+        return tuple(
+            Layer(
+                path or self.root / "derivatives" / f"{scan_name(image)}{self.options.masks[name].lstrip('*')}", value
+            )
+            for (name, path), value in zip(paths.items(), (self.labels[name] for name in paths), strict=True)
+        )
+
+    def _only_pattern(self, image: Path, derived: list[Path]) -> str:
+        """Where an image has one derived file alone, that is its label map."""
+        mine = [path for path in derived if belongs(path, image)]
+        return mine[0].name if len(mine) == 1 else ""
+
+    def _belonging(self, image: Path, derived: list[Path], pattern: str) -> Path | None:
+        found = [path for path in derived if fnmatchcase(path.name, pattern) and belongs(path, image)]
+        if len(found) > 1:
+            raise InputError(f"{image} must have one file of labels {pattern}, but has {found[0]} and {found[1]}.")
+        return found[0] if found else None
+
+    def _sites(self) -> dict[str, str]:
+        """The site of each participant."""
+        path, wanted = self.root / "participants.tsv", self.options.site_column
+        if not path.is_file():
+            if wanted:
+                raise InputError(f"{path} does not exist, so there is no column {wanted} with the sites.")
+            return {}
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = list(csv.DictReader(stream, delimiter="\t", restval=""))
+        columns = list(rows[0]) if rows else []
+        column = wanted or next((name for name in columns if name.lower() in _SITES), "")
+        if wanted and wanted not in columns:
+            raise InputError(f"{path} must have a column {wanted}, but has {', '.join(columns)}.")
+        return {row.get("participant_id", ""): row[column] for row in rows} if column else {}

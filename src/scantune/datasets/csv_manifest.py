@@ -1,0 +1,83 @@
+"""A table of scans: one line each, in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.generic import Generic, Options
+from scantune.datasets.people import SPLITS, person_of
+from scantune.errors import InputError
+from scantune.filenames import scan_name
+
+COLUMNS = ("image", "labels", "subject", "site", "split", "name")
+_SPLIT_WORDS = {"training": "train", "val": "validation", "valid": "validation", "testing": "test"}
+
+
+@dataclass(frozen=True)
+class CsvManifest(Generic):
+    """A CSV file with a column `image`, and where known `labels`, `subject`, `site`, `split` and `name`.
+
+    Files are looked for from the folder of the CSV file. Columns are told apart by comma, semicolon or tab, as the
+    first line has them; others than these are left alone. Without a subject, the name tells the person; without a
+    name, the file name of the image does.
+    """
+
+    name: ClassVar[str] = "csv"
+    kind: ClassVar[str] = "file"
+
+    options: Options = field(default_factory=Options)
+
+    def look(self) -> None:
+        """Whether there is a column of images."""
+        self._rows()
+
+    def find(self) -> list[LayeredEntry]:
+        """One scan for each line."""
+        return [self._entry(number, row) for number, row in enumerate(self._rows(), start=2)]
+
+    def _rows(self) -> list[dict[str, str]]:
+        try:
+            text = self.root.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.root} cannot be read as a CSV file in UTF-8 ({error}).") from error
+        first = text.partition("\n")[0]
+        reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=first.count), restval="")
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        if "image" not in reader.fieldnames:
+            raise InputError(
+                f"{self.root} must have a column image in its first line, with the others among {', '.join(COLUMNS)} "
+                f"where known, but has {', '.join(reader.fieldnames) or 'nothing'}."
+            )
+        return [{name: (row[name] or "").strip() for name in COLUMNS if name in row} for row in reader]
+
+    def _entry(self, number: int, row: Mapping[str, str]) -> LayeredEntry:
+        image = row["image"]
+        if not image:
+            raise InputError(f"Line {number} of {self.root} names no image.")
+        word = row.get("split", "").lower()
+        split = _SPLIT_WORDS.get(word, word)
+        if split and split not in SPLITS:
+            raise InputError(
+                f"Line {number} of {self.root} has the split {word!r}, but it must be one of {', '.join(SPLITS)}, or "
+                "empty."
+            )
+        path = self._path(image)
+        name = row.get("name") or scan_name(path)
+        return LayeredEntry(
+            name,
+            row.get("subject") or person_of(name, self.options.person),
+            row.get("site", ""),
+            split,
+            image=path,
+            layers=(Layer(self._path(row["labels"])),) if row.get("labels") else (),
+            allowed=self.options.allowed,
+        )
+
+    def _path(self, text: str) -> Path:
+        return self.root.parent / Path(text).expanduser()

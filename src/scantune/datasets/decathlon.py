@@ -1,0 +1,55 @@
+"""The Medical Segmentation Decathlon: dataset.json lists the scans, several contrasts are volumes of one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.nnunet import DESCRIPTION, Described
+from scantune.datasets.people import person_of
+from scantune.errors import InputError
+from scantune.filenames import scan_name
+
+
+@dataclass(frozen=True)
+class Decathlon(Described):
+    """A task of the decathlon: dataset.json with the lists `training` and `test`.
+
+    Its test scans come without references. Where `modality` names several contrasts, an image is 4D and `channel` says
+    which of its volumes to take.
+    """
+
+    name: ClassVar[str] = "decathlon"
+
+    def look(self) -> None:
+        """Whether there is a list of training scans."""
+        super().look()
+        if not isinstance(self.about.get("training"), list):
+            raise InputError(f"{self.root / DESCRIPTION} must have a list training of images and labels, but has none.")
+
+    def find(self) -> list[LayeredEntry]:
+        """The scans of both lists."""
+        training = [self._entry(item, "") for item in self.about["training"]]
+        return training + [self._entry(item, "test") for item in self.about.get("test") or ()]
+
+    def _entry(self, item: Any, split: str) -> LayeredEntry:
+        files = {"image": item} if isinstance(item, str) else item
+        if not isinstance(files, dict) or not isinstance(files.get("image"), str):
+            raise InputError(f"{self.root / DESCRIPTION} must name an image for each scan, but has the entry {item!r}.")
+        image = self._path(files["image"])
+        name = scan_name(image)
+        return LayeredEntry(
+            name,
+            person_of(name, self.options.person),
+            "",
+            split,
+            image=image,
+            layers=(Layer(self._path(files["label"])),) if files.get("label") else (),
+            frame=self.channel() if len(self.channels) > 1 else None,
+            allowed=self.allowed,
+        )
+
+    def _path(self, text: str) -> Path:
+        return self.root / text

@@ -1,0 +1,99 @@
+"""Scans as files: an image, and label maps or masks that make up its reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scantune.datasets.base import Entry
+from scantune.errors import InputError
+from scantune.headers import read_grid
+from scantune.scans import Case, LabelMap, read_labels, read_scan, require_same_grid
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A file of labels.
+
+    Attributes:
+        path: Where it is.
+        value: The label of all its voxels that are not 0; None where it is a label map, taken as it is.
+    """
+
+    path: Path
+    value: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredEntry(Entry):
+    """A scan whose image and labels are files.
+
+    Attributes:
+        image: The image.
+        layers: Its labels; where a later one is not 0, it goes over the earlier. None are there without a reference.
+        frame: Which volume of a 4D image; None where it holds one alone.
+        allowed: The labels that a label map may hold; None for every whole number from 0.
+    """
+
+    image: Path
+    layers: tuple[Layer, ...] = ()
+    frame: int | None = None
+    allowed: frozenset[int] | None = None
+
+    def read(self) -> Case:
+        """The scan with its reference."""
+        case = read_scan(self.image, self.frame)
+        maps = [self._labels(layer) for layer in self.layers]
+        for one in maps:
+            require_same_grid(one, case)
+        if maps:
+            reference = maps[0].labels.copy()
+            for one in maps[1:]:
+                reference = np.where(one.labels > 0, one.labels, reference)
+            case = dataclasses.replace(case, reference=reference)
+        return dataclasses.replace(case, name=self.name, subject=self.subject, site=self.site, split=self.split)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there is a reference."""
+        return bool(self.layers)
+
+    def files(self) -> Sequence[Path]:
+        """The image, then the labels."""
+        return [self.image, *(layer.path for layer in self.layers)]
+
+    def check(self) -> None:
+        """Whether all files can be opened and lie on one grid, as their headers tell."""
+        grid = read_grid(self.image, self.frame)
+        for layer in self.layers:
+            require_same_grid(read_grid(layer.path), grid)
+
+    def _labels(self, layer: Layer) -> LabelMap:
+        if layer.value is None:
+            return read_labels(layer.path, self.allowed)
+        mask = read_labels(layer.path)
+        kind = np.min_scalar_type(layer.value)
+        return dataclasses.replace(mask, labels=np.where(mask.labels > 0, kind.type(layer.value), kind.type(0)))
+
+
+def by_name(entries: Iterable[LayeredEntry], where: object) -> list[LayeredEntry]:
+    """Entries by name.
+
+    Raises:
+        InputError: There are none, or two have the same name.
+    """
+    names: dict[str, LayeredEntry] = {}
+    for entry in entries:
+        if entry.name in names:
+            raise InputError(
+                f"{names[entry.name].image} and {entry.image} of the data set {where} have the same name {entry.name}; "
+                "give every scan a name of its own."
+            )
+        names[entry.name] = entry
+    if not names:
+        raise InputError(f"The data set {where} holds no scans.")
+    return [names[name] for name in sorted(names)]

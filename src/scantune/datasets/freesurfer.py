@@ -1,0 +1,139 @@
+"""Brains with FreeSurfer labels: their grouping into structures, tissues or two labels, and skull-stripping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from scantune.datasets.listing import FileEntry, relabelled
+from scantune.datasets.mgz import read_any
+from scantune.datasets.placing import placed
+from scantune.errors import ScanError
+from scantune.scans import Case, LabelMap, read_labels, read_scan
+
+Grouping = Literal["structures", "tissues", "registration"]
+Stripping = Literal["none", "mask", "labels"]
+
+_STRUCTURES: dict[str, Iterable[int]] = {
+    "cerebellar GM": (8, 47),
+    "cerebellar WM": (7, 46),
+    "cerebral GM": (3, 42, 26, 58, *range(1000, 3000)),  # the cortex in parcels, and the accumbens
+    "cerebral WM": (2, 41, *range(251, 256), 5, 44, 30, 62, 77, 80, 85),  # with what is found in it, and the chiasm
+    "thalamus": (10, 49),
+    "hippocampus": (17, 53),
+    "amygdala": (18, 54),
+    "ventricles": (4, 43, 14, 15, 72, 31, 63),
+    "caudate": (11, 50),
+    "putamen": (12, 51),
+    "pallidum": (13, 52),
+    "ventral DC": (28, 60),
+    "CSF": (24,),
+    "brain stem": (16,),
+}
+"""The paper's 14 structures in the order of its authors' label values, 1 to 14, with FreeSurfer's label values.
+
+The order is not that of `scantune.simulate`, which goes from cerebral white matter; the names are the same."""
+
+_TISSUES = {
+    "CSF": ("ventricles", "CSF"),
+    "GM": ("cerebellar GM", "cerebral GM", "thalamus", "hippocampus", "amygdala", "caudate", "putamen", "pallidum"),
+    "WM": ("cerebellar WM", "cerebral WM", "ventral DC", "brain stem"),
+}
+_NAMES: dict[Grouping, tuple[str, ...]] = {
+    "structures": tuple(_STRUCTURES),
+    "tissues": ("CSF", "GM", "WM"),
+    "registration": ("GM", "WM"),
+}
+
+
+MASKS = ("brainmask.mgz", "brainmask.nii.gz", "brain_mask.nii.gz", "brain_mask.nii", "brain.mgz")
+"""Files that tell what is brain, the best first."""
+
+LABELS = ("aparc+aseg.mgz", "aparc+aseg.nii.gz", "aparc+aseg.nii")
+"""Names of FreeSurfer's label map."""
+
+
+def label_names(grouping: Grouping) -> dict[str, int]:
+    """Label value of each structure of a grouping."""
+    return {name: value for value, name in enumerate(_NAMES[grouping], start=1)}
+
+
+def groups(grouping: Grouping) -> dict[int, int]:
+    """Our label value of each of FreeSurfer's; those that are not named are background."""
+    ours = label_names(grouping)
+    parts = {name: (name,) for name in _STRUCTURES} if grouping == "structures" else _TISSUES
+    return {theirs: ours[name] for name in ours for part in parts[name] for theirs in _STRUCTURES[part]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrainEntry(FileEntry):
+    """A T1w scan with FreeSurfer's labels, which may lie on FreeSurfer's own grid.
+
+    Attributes:
+        strip: What the scan is multiplied with: nothing, a brain mask, or whether there is a label, as the paper's
+            authors did; the last lets the reference decide what the network sees.
+        mask: A brain mask, or a scan that is 0 outside the brain; needed with `strip="mask"` only.
+        offset: By how many slices the scan is shifted along the body's axis against the others of the paper's
+            registration experiment.
+    """
+
+    strip: Stripping = "none"
+    mask: Path | None = None
+    offset: int = 0
+
+    def scan(self) -> Case:
+        """The scan, with everything but the brain 0 where it is to be stripped."""
+        scan = read_any(self.image, read_scan)
+        if self.strip == "none":
+            return scan
+        self.check_headers()
+        if self.mask is not None and self.strip == "mask":
+            inside = read_any(self.mask, read_scan)
+            brain = LabelMap(inside.name, (inside.image > 0).astype(np.uint8), inside.affine)
+        else:
+            brain = relabelled(read_any(self.labels, read_labels), groups("structures"))
+        return replace(scan, image=scan.image * (_on_grid(brain, scan).labels > 0))
+
+    def check_headers(self) -> None:
+        """Whether there is a mask to strip with; labels may lie on another grid."""
+        if self.strip == "mask" and self.mask is None:
+            raise ScanError(
+                f"{self.name} has no brain mask: expected brainmask.mgz, brain_mask.nii.gz or the like beside "
+                f"{self.labels}. Make one, or give the option strip=labels or strip=none."
+            )
+
+    def reference(self, scan: Case) -> LabelMap:
+        """The grouped labels on the grid of the scan."""
+        return _on_grid(relabelled(read_any(self.labels, read_labels), self.values), scan)
+
+    def needed(self) -> Sequence[Path]:
+        """With the brain mask, where it is used."""
+        return [self.image, self.labels, *([self.mask] if self.mask and self.strip == "mask" else [])]
+
+
+def first_of(folder: Path, names: Iterable[str]) -> Path | None:
+    """The first of several files that a folder has."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def labels_by_folder(root: Path, names: Sequence[str]) -> dict[Path, Path]:
+    """FreeSurfer's label map by the folder of the person or session, which is above `mri` where there is one.
+
+    Args:
+        root: Where to look, at any depth.
+        names: Names of such files; where a folder has several, the first.
+    """
+    found: dict[Path, Path] = {}
+    for name in reversed(names):
+        for path in root.rglob(name):
+            found[path.parents[1] if path.parent.name == "mri" else path.parent] = path
+    return dict(sorted(found.items()))
+
+
+def _on_grid(labels: LabelMap, scan: Case) -> LabelMap:
+    same = labels.shape == scan.shape and np.allclose(labels.affine, scan.affine, atol=1e-3)
+    return replace(labels, affine=scan.affine) if same else placed(labels, scan)

@@ -1,0 +1,102 @@
+"""What the layouts that fit any data have in common: options, and splits where the layout has none."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.files import LayeredEntry, by_name
+from scantune.datasets.people import divided
+from scantune.errors import InputError
+from scantune.settings import settings_from_table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be said about any data set beside where it is."""
+
+    structures: dict[str, int] = field(default_factory=dict)
+    """Label value of each structure, by name, such as { GM = 2, WM = 3 }."""
+    validation: float = 0.2
+    """Share of the people put aside for validation, where the data set itself says nothing."""
+    test: float = 0.0
+    """Share of the people put aside for testing, where the data set itself says nothing."""
+    seed: int = 0
+    """Another one puts other people aside; with 0 they are every so manieth by name."""
+    person: str = ""
+    """A regular expression that finds the person in the name of a scan; see `people.person_of` for the rule without."""
+
+    def __post_init__(self) -> None:
+        values = list(self.structures.values())
+        if values and (min(values) < 1 or len(set(values)) < len(values)):
+            raise InputError(
+                "The structures must be named with a label value of their own, above 0, each: structures = "
+                f"{{ GM = 2, WM = 3 }}, say; got {self.structures}."
+            )
+        if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
+            raise InputError(
+                "The shares validation and test must be 0 or more, and below 1 together, got "
+                f"{self.validation} and {self.test}."
+            )
+        try:
+            re.compile(self.person)
+        except re.error as error:
+            raise InputError(f"The rule person = {self.person!r} is not a regular expression: {error}.") from error
+
+    @property
+    def allowed(self) -> frozenset[int] | None:
+        """Labels that may occur; None where no structures are named."""
+        return frozenset({0, *self.structures.values()}) if self.structures else None
+
+
+@dataclass(frozen=True)
+class Generic(DataSet):
+    """A data set of any origin, in a common layout.
+
+    Attributes:
+        root: Its folder or file.
+        options: What was said about it.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    kind: ClassVar[str] = "folder"
+    """What the root is, as messages call it."""
+
+    root: Path
+    options: Any
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> Self:
+        """Look at a folder or file."""
+        place = Path(root).expanduser()
+        if not (place.is_file() if cls.kind == "file" else place.is_dir()):
+            raise InputError(f"{place} must be a {cls.kind}, for the data set {cls.name}, but there is none. Check it.")
+        opened = cls(place, settings_from_table(cls.Options, options, f"the options of the data set {place}"))
+        opened.look()
+        return opened
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """As the user named them."""
+        return dict(self.options.structures)
+
+    def entries(self) -> list[Entry]:
+        """All scans by name, each with a split."""
+        options = self.options
+        return [*divided(by_name(self.find(), self.root), options.validation, options.test, options.seed)]
+
+    def look(self) -> None:
+        """See whether the root is laid out as expected.
+
+        Raises:
+            InputError: It is not.
+        """
+
+    @abstractmethod
+    def find(self) -> list[LayeredEntry]:
+        """All scans, in any order, with the splits that the layout itself tells."""

@@ -1,0 +1,148 @@
+"""NCI-ISBI 2013: prostate T2w of Nijmegen (RUNMC) and Boston (BMC), with central gland and peripheral zone.
+
+Label maps are `PERSON.nrrd` of the training archive, also with a closing word such as `_correctedLabels`, where PERSON
+is `Prostate3T-01-NNNN` or `ProstateDx-01-NNNN`. Scans are DICOM slices anywhere below a folder PERSON, as the archive's
+download tools write them: `Prostate-3T/PERSON/STUDY/SERIES/*.dcm`. Label maps decide who belongs to the challenge,
+since both collections hold more people. Where a person has several series, the one that the label map was drawn on is
+taken. The leaderboard's and the test cases (-02-, -03-) are left out, as in the paper.
+
+In the files the peripheral zone is 1 and the central gland is 2; here the central gland (TZ) is 1 and the peripheral
+zone (PZ) is 2. Label maps are placed by their headers: the one of ProstateDx-01-0055, which has 23 slices where the
+scan has 34, leaves the other slices background. Only a label map whose header tells no place (unit axes, origin 0)
+goes slice by slice from the scan's first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.listing import FileEntry, indexed, nothing_found, relabelled, require_folder
+from scantune.datasets.placing import padded, placed, placeless
+from scantune.errors import InputError, ScanError
+from scantune.scans import Case, LabelMap, read_labels, read_scan
+
+SITES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
+"""How the names of each hospital's people begin; the training hospital first."""
+
+_STARTS = {"RUNMC": (16, 21), "BMC": (45, 59)}  # first numbers of the people who validate and who test
+_KNOWN = {"RUNMC": range(1, 31), "BMC": range(0)}  # people who must be there; Boston's numbers have gaps
+_VALUES = {0: 0, 1: 2, 2: 1}
+_NO_DICOM = {".txt", ".csv", ".xml", ".json", ".html", ".pdf", ".nrrd", ".nii", ".gz", ".zip"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesEntry(FileEntry):
+    """A scan among the DICOM series of a person, and a label map on a part of its grid."""
+
+    def scan(self) -> Case:
+        """The one series, or of several the one that the label map was drawn on."""
+        self.check_headers()
+        folders = self.series()
+        if len(folders) == 1:
+            return read_scan(folders[0])
+        labels, fitting = read_labels(self.labels, self.values), []
+        for folder in folders:
+            try:
+                scan = read_scan(folder)
+                _on_grid(labels, scan)
+            except InputError:
+                continue
+            fitting.append(scan)
+        if len(fitting) != 1:
+            raise ScanError(
+                f"{self.image} must hold one DICOM series that the label map {self.labels} was drawn on, but of "
+                f"{len(folders)} series {len(fitting)} fit. Keep the folder of the axial T2w series alone."
+            )
+        return fitting[0]
+
+    def check_headers(self) -> None:
+        """Whether there is a DICOM series at all."""
+        if not self.series():
+            raise ScanError(f"{self.image} must hold the DICOM slices of {self.name}, but holds none. Get them again.")
+
+    def reference(self, scan: Case) -> LabelMap:
+        """The zones on the grid of the whole scan."""
+        return relabelled(_on_grid(read_labels(self.labels, self.values), scan), self.values)
+
+    def series(self) -> list[Path]:
+        """Folders with slices, below the person's and itself."""
+        return sorted({path.parent for path in self._slices()})
+
+    def files(self) -> Sequence[Path]:
+        """All slices below the person's folder, and the label map."""
+        return [*self._slices(), self.labels]
+
+    def _slices(self) -> list[Path]:
+        files = (path for path in self.image.rglob("*") if path.is_file() and not path.name.startswith("."))
+        return sorted(path for path in files if path.suffix.lower() not in _NO_DICOM and path.name != "LICENSE")
+
+
+class NciIsbi(DataSet):
+    """The data set as it is unpacked: scans and label maps below one folder."""
+
+    name = "nci-isbi-2013"
+    sites = tuple(SITES)
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        files = sorted(root.rglob("Prostate*-01-*.nrrd"), key=lambda path: (len(path.name), path))
+        self._labels = {person: path for path in files if (person := _person(path.stem))}  # corrected ones are longer
+        if not self._labels:
+            expected = "label maps Prostate3T-01-NNNN.nrrd or ProstateDx-01-NNNN.nrrd, and DICOM folders of these names"
+            raise nothing_found(root, self.name, expected)
+        folders = (path for path in root.rglob("Prostate*-01-*") if path.is_dir())
+        self._folders = indexed(folders, lambda path: path.name if _person(path.name) == path.name else None)
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> NciIsbi:
+        """Looks for label maps and people's folders in the folder and all below it."""
+        if options:
+            raise InputError(f"The data set {cls.name} has no options, but got {', '.join(options)}.")
+        return cls(require_folder(root, cls.name))
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """Central gland (with the transition zone) and peripheral zone; scored together, as the whole gland."""
+        return {"TZ": 1, "PZ": 2}
+
+    def entries(self) -> list[Entry]:
+        """Everyone with a label map, and everyone known to have one."""
+        return [entry for site in self.sites for entry in self._site(site)]
+
+    def _site(self, site: str) -> list[Entry]:
+        beginning = SITES[site]
+        labelled = {person for person in self._labels if person.startswith(beginning)}
+        known = {f"{beginning}{number:04d}" for number in _KNOWN[site]} if labelled else set()
+        return [self._entry(person, site) for person in sorted(labelled | known)]
+
+    def _entry(self, person: str, site: str) -> Entry:
+        validation, test = _STARTS[site]
+        number = int(person[-4:])
+        split = "train" if number < validation else "validation" if number < test else "test"
+        image = self._folders.get(person, self.root / person)
+        labels = self._labels.get(person, next(iter(self._labels.values())).with_name(f"{person}.nrrd"))
+        return SeriesEntry(person, person, site, split, image=image, labels=labels, values=_VALUES)
+
+
+def _person(name: str) -> str | None:
+    found = re.fullmatch(r"(Prostate(?:3T|Dx)-01-\d{4})(?:_\w+)?", name)
+    return found[1] if found else None
+
+
+def _on_grid(labels: LabelMap, scan: Case) -> LabelMap:
+    """A label map on the grid that it was drawn on a part of: no labelled voxel may get lost or be doubled."""
+    whole = padded(labels, scan) if placeless(labels) else placed(labels, scan)
+    before, after = (np.bincount(each.labels.ravel(), minlength=3)[1:] for each in (labels, whole))
+    if not np.array_equal(before, after):
+        raise ScanError(
+            f"The label map {labels.name} must lie on the grid of {scan.name}, or on some of its slices, but does not "
+            "by its header. Check that the two belong together."
+        )
+    return whole

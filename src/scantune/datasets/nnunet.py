@@ -1,0 +1,154 @@
+"""nnU-Net: `imagesTr`, `labelsTr`, `imagesTs` and dataset.json, of its first and second version."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.generic import Generic, Options
+from scantune.datasets.people import person_of
+from scantune.errors import InputError
+
+DESCRIPTION = "dataset.json"
+
+
+@dataclass(frozen=True)
+class ChannelOptions(Options):
+    """Which images to take."""
+
+    channel: str | int = 0
+    """The contrast, where a scan has several: its number from 0, or its name in dataset.json."""
+
+
+@dataclass(frozen=True)
+class Described(Generic):
+    """A folder with a dataset.json."""
+
+    Options: ClassVar[type[Options]] = ChannelOptions
+
+    options: ChannelOptions = field(default_factory=ChannelOptions)
+    about: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def look(self) -> None:
+        """Read dataset.json."""
+        object.__setattr__(self, "about", read_description(self.root))
+        self.channel()
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """As the user named them, or as dataset.json does."""
+        return dict(self.options.structures) or structures_of(self.about)
+
+    @property
+    def channels(self) -> dict[int, str]:
+        """Numbers and names of the contrasts."""
+        table = self.about.get("channel_names") or self.about.get("modality") or {}
+        return {int(number): str(name) for number, name in table.items() if str(number).isdecimal()}
+
+    def channel(self) -> int:
+        """The number of the contrast to take.
+
+        Raises:
+            InputError: There is none of this name or number.
+        """
+        asked, known = self.options.channel, self.channels
+        number = asked if isinstance(asked, int) else next((n for n, name in known.items() if name == asked), None)
+        if number is None or (known and number not in known):
+            told = ", ".join(f"{n} ({name})" for n, name in known.items()) or "none by name"
+            raise InputError(f"The data set {self.root} has no channel {asked!r}. Available: {told}.")
+        return number
+
+    @property
+    def allowed(self) -> frozenset[int] | None:
+        """Labels that may occur."""
+        return frozenset({0, *self.labels.values()}) if self.labels else None
+
+
+@dataclass(frozen=True)
+class NnUnet(Described):
+    """An nnU-Net raw data set: `imagesTr/CASE_0000.nii.gz` with `labelsTr/CASE.nii.gz`, and imagesTs for testing.
+
+    Second-version folders may also list their cases in dataset.json, under `dataset`.
+    """
+
+    name: ClassVar[str] = "nnunet"
+
+    def look(self) -> None:
+        """Whether there are images to train on."""
+        super().look()
+        if not (self.root / "imagesTr").is_dir() and "dataset" not in self.about:
+            raise InputError(f"The nnU-Net data set {self.root} must have a folder imagesTr, but has none.")
+
+    def find(self) -> list[LayeredEntry]:
+        """All cases, those of imagesTs for testing."""
+        listed = self.about.get("dataset")
+        if isinstance(listed, dict):
+            return [
+                self._entry(case, self._listed_image(case, it), self.root / it["label"]) for case, it in listed.items()
+            ]
+        return [*self._cases("Tr", ""), *self._cases("Ts", "test")]
+
+    def _cases(self, part: str, split: str) -> list[LayeredEntry]:
+        images, labels = self.root / f"images{part}", self.root / f"labels{part}"
+        ending = str(self.about.get("file_ending", ".nii.gz"))
+        found = images.glob(f"*_[0-9][0-9][0-9][0-9]{ending}") if images.is_dir() else ()
+        cases = {re.sub(r"_\d{4}$", "", path.name.removesuffix(ending)) for path in found}
+        if labels.is_dir():
+            cases |= {path.name.removesuffix(ending) for path in labels.glob(f"[!.]*{ending}")}
+        return [
+            self._entry(
+                case,
+                images / f"{case}_{self.channel():04d}{ending}",
+                labels / f"{case}{ending}" if labels.is_dir() else None,
+                split,
+            )
+            for case in sorted(cases)
+        ]
+
+    def _listed_image(self, case: str, entry: Any) -> Path:
+        try:
+            return self.root / str(entry["images"][self.channel()])
+        except (LookupError, TypeError) as error:
+            raise InputError(
+                f"{self.root / DESCRIPTION} names no image of channel {self.channel()} of {case}."
+            ) from error
+
+    def _entry(self, case: str, image: Path, labels: Path | None, split: str = "") -> LayeredEntry:
+        person, layers = person_of(case, self.options.person), (Layer(labels),) if labels else ()
+        return LayeredEntry(case, person, "", split, image=image, layers=layers, allowed=self.allowed)
+
+
+def read_description(root: Path) -> dict[str, Any]:
+    """What dataset.json tells.
+
+    Raises:
+        InputError: It is not there, or not as it should be.
+    """
+    path = root / DESCRIPTION
+    try:
+        about = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} must be the description of a data set in JSON, but cannot be read ({error})."
+        ) from error
+    if not isinstance(about, dict) or not isinstance(about.get("labels"), dict):
+        raise InputError(f"{path} must be a JSON object that names the labels, but is something else.")
+    return about
+
+
+def structures_of(about: Mapping[str, Any]) -> dict[str, int]:
+    """The label value of each structure, from names by value (the older way) or values by name.
+
+    Names of regions that are made of several values are left out, and so is a label to be ignored.
+    """
+    structures = {}
+    for key, entry in about["labels"].items():
+        name, value = (str(entry), int(key)) if str(key).isdecimal() else (str(key), entry)
+        if isinstance(value, int) and value > 0 and name != "ignore":
+            structures[name] = value
+    return structures

@@ -1,0 +1,97 @@
+"""OASIS: T1w brains with FreeSurfer results, of one or several sessions per person.
+
+A session is a folder such as `OAS1_0001_MR1` (or `OAS30001_MR_d0129`) with `mri/aparc+aseg.mgz`, `mri/orig.mgz` and
+`mri/brainmask.mgz`, or the same as NIfTI with or without `mri`, at any depth. People are split by the order of their
+names like those of Caltech, since the paper gives no split: 10 train, 5 validate, 10 test; the others are left out.
+All sessions of a person are in the same split.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.freesurfer import (
+    LABELS,
+    MASKS,
+    BrainEntry,
+    Grouping,
+    Stripping,
+    first_of,
+    groups,
+    label_names,
+    labels_by_folder,
+)
+from scantune.datasets.listing import indexed, nothing_found, require_folder
+from scantune.datasets.splits import in_order, require_people
+from scantune.settings import settings_from_table
+
+_SCANS = ("orig.mgz", "orig.nii.gz", "orig.nii")
+_TEST = range(15, 25)
+
+
+@dataclass(frozen=True)
+class OasisOptions:
+    """How OASIS is read."""
+
+    grouping: Grouping = "registration"
+    """GM and WM as in the paper's registration experiment, the tissues CSF, GM and WM, or its 14 structures."""
+    strip: Stripping = "mask"
+    """Set everything to 0 outside a brain mask, or outside the reference labels, or nothing."""
+
+
+class Oasis(DataSet):
+    """FreeSurfer's results of the data set, below one folder."""
+
+    name = "oasis"
+    sites = ("OASIS",)
+
+    def __init__(self, root: Path, options: OasisOptions) -> None:
+        self.root, self.options = root, options
+        folders = labels_by_folder(root, LABELS)
+        sessions = indexed(folders, lambda path: path.name if _person(path.name) else None)
+        self._labels = {session: folders[folder] for session, folder in sessions.items()}
+        if not self._labels:
+            raise nothing_found(root, self.name, "files OAS1_NNNN_MR1/mri/aparc+aseg.mgz")
+        require_people(len({_person(session) for session in self._labels}), _TEST.stop, "OASIS", root)
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> Oasis:
+        """Looks for label maps in the folder and all below it."""
+        settings = settings_from_table(OasisOptions, options, f"the options of {cls.name}")
+        return cls(require_folder(root, cls.name), settings)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """As the option grouping says."""
+        return label_names(self.options.grouping)
+
+    def entries(self) -> list[Entry]:
+        """All sessions of 25 people."""
+        people = sorted({_person(session) for session in self._labels})
+        splits = in_order(people, 10, 5, _TEST)
+        return [self._entry(session, splits) for session in sorted(self._labels) if _person(session) in splits]
+
+    def _entry(self, session: str, splits: Mapping[str, str]) -> Entry:
+        labels, person = self._labels[session], _person(session)
+        return BrainEntry(
+            session,
+            person,
+            "OASIS",
+            splits[person],
+            image=first_of(labels.parent, _SCANS) or labels.with_name(_SCANS[0]),
+            labels=labels,
+            values=groups(self.options.grouping),
+            strip=self.options.strip,
+            mask=first_of(labels.parent, MASKS),
+        )
+
+
+def _person(session: str) -> str:
+    """The person of a session; empty for folders that are of no session."""
+    found = re.match(r"(OAS[12]_\d{4}|OAS[34]\d{4})(?!\d)", session)
+    return found[1] if found else ""

@@ -1,0 +1,90 @@
+"""File patterns: which files fit, the names of their scans, and which of two patterns' files belong together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from scantune.errors import InputError
+from scantune.filenames import split_name
+
+SITE = "{site}"
+"""Stands in a pattern for the name of a site."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that fits a pattern.
+
+    Attributes:
+        path: The file.
+        site: What `{site}` stands for.
+    """
+
+    path: Path
+    site: str = ""
+
+
+def paired(images: str, labels: str = "", root: Path = Path()) -> list[tuple[str, Found, Found | None]]:
+    """Pairs the files of two patterns by what their names have in common, in order of name.
+
+    Args:
+        images: Pattern of the images.
+        labels: Pattern of the label maps; none where there are no references.
+        root: Where the patterns start.
+
+    Raises:
+        InputError: A pattern matches nothing, a file has no partner, or two have the same name.
+    """
+    found = matching(images, root)
+    references = matching(labels, root) if labels else {}
+    for pattern, files in ((images, found), (labels, references)):
+        if pattern and not files:
+            raise InputError(f"No file matches {pattern} in {root.absolute()}; check the pattern, and the folder.")
+    lone = sorted(found.keys() ^ references.keys()) if labels else []
+    if lone:
+        raise InputError(
+            f"{len(lone)} of the files of {images} and {labels} have no partner (first: {lone[0]}); every image needs "
+            "a label map of the same name. Remove the lone files, or narrow the patterns."
+        )
+    return [(name, found[name], references.get(name)) for name in sorted(found)]
+
+
+def matching(pattern: str, root: Path = Path()) -> dict[str, Found]:
+    """The files of a pattern that starts in a folder, by the names of their scans.
+
+    Raises:
+        InputError: It is not a pattern, or two files have the same name.
+    """
+    whole = Path(pattern).expanduser()
+    if whole.is_absolute():
+        root = Path(whole.anchor)
+        whole = whole.relative_to(root)
+    relative = whole.as_posix()
+    try:
+        paths = sorted(path for path in root.glob(relative.replace(SITE, "*")) if path.is_file())
+    except (ValueError, IndexError) as error:  # the latter for an empty pattern, in Python 3.11
+        raise InputError(f"{pattern} is not a file pattern ({error}); write one such as data/*_T1w.nii.gz.") from error
+    names: dict[str, Found] = {}
+    for path in paths:
+        name, site = _starred(relative, path.relative_to(root).as_posix())
+        name = name or split_name(path)[0]
+        if name in names:
+            raise InputError(
+                f"{names[name].path} and {path} have the same name {name}; give every scan a name of its own."
+            )
+        names[name] = Found(path, site)
+    return names
+
+
+def _starred(pattern: str, path: str) -> tuple[str, str]:
+    """What the stars and `{site}` of a pattern stand for in a path, each thing once, and the site by itself."""
+    expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
+    first, *others = expression.split(re.escape(SITE))
+    # A site that stands twice is the same; the first is as short as can be, so that CS_* is the site CS.
+    expression = first + "".join((r"(?P=site)" if n else "(?P<site>[^/]+?)") + part for n, part in enumerate(others))
+    found = re.fullmatch(expression, path)
+    if not found:
+        return "", ""
+    return "_".join(dict.fromkeys(found.groups())), found.groupdict().get("site", "")

@@ -1,0 +1,73 @@
+"""Who is in which split: by place in a list, which is a published one wherever there is one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scantune.errors import InputError
+
+
+def in_order(people: Sequence[str], train: int, validation: int, test: range) -> dict[str, str]:
+    """The split of each person by their place in a list: the first train, the next validate.
+
+    Args:
+        people: Everyone, in the order that the split goes by.
+        train: How many train.
+        validation: How many validate.
+        test: Places, from 0, of those who test.
+
+    Returns:
+        The split by person; people in none of them are left out.
+    """
+    places = {"train": range(train), "validation": range(train, train + validation), "test": test}
+    return {person: split for split, where in places.items() for person in people[where.start : where.stop]}
+
+
+def in_folds(people: Sequence[str], fold: int, validation: int, test: int, folds: int) -> dict[str, str]:
+    """The split of each person in one of the paper's folds, or in all of them pooled.
+
+    In fold 1 the last of the list test and those before them validate; in each further fold the block moves towards
+    the front by as many as test, and goes on at the end of the list where the front is reached. Everyone else trains.
+
+    Args:
+        people: Everyone, in the published order.
+        fold: From 1; 0 pools the folds: whoever tests in one of them tests, and the others validate.
+        validation: How many validate in a fold.
+        test: How many test in a fold.
+        folds: How many folds there are.
+    """
+    if fold == 0:
+        tested = {person for n in range(1, folds + 1) for person in _block(people, (n - 1) * test, test)}
+        return {person: "test" if person in tested else "validation" for person in people}
+    tested = set(_block(people, (fold - 1) * test, test))
+    validated = set(_block(people, fold * test, validation))
+    return {
+        person: "test" if person in tested else "validation" if person in validated else "train" for person in people
+    }
+
+
+def require_fold(fold: int, folds: int) -> None:
+    """Check the option fold.
+
+    Raises:
+        InputError: There is no such fold.
+    """
+    if not 0 <= fold <= folds:
+        raise InputError(f"The option fold must be 1 to {folds}, or 0 for all folds pooled, but is {fold}.")
+
+
+def require_people(count: int, needed: int, site: str, root: Path) -> None:
+    """Check that a split by place in the list of a folder's people is the one it should be.
+
+    Raises:
+        InputError: There are too few people.
+    """
+    if count < needed:
+        raise InputError(
+            f"The split of {site} goes by the order of names and needs {needed} people, but {root} holds {count}. "
+            "Download the others, or use the data set csv or folder with a split of your own."
+        )
+
+
+def _block(people: Sequence[str], skipped: int, count: int) -> list[str]:
+    """So many people from the end of the list, after some that are skipped, around the list."""
+    return [people[-(1 + (skipped + n) % len(people))] for n in range(count)]

@@ -1,0 +1,104 @@
+"""WMH-2017: FLAIR with white matter hyperintensities, of Utrecht and Singapore.
+
+A person is a folder `SITE/ID` with `pre/FLAIR.nii.gz` (bias-corrected by the challenge) and `wmh.nii.gz`, where SITE is
+`Utrecht` or `Singapore` (`UMC` or `NUHS` is understood too), at any depth: `Utrecht/0` as in the first release,
+`training/Utrecht/0` as in the later one. Only the people of the training part are listed; label 2, other pathology, is
+background. The drawings of other observers are `additional_annotations/observer_oN/.../SITE/ID/result.nii.gz`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.listing import FileEntry, indexed, nothing_found, require_folder
+from scantune.datasets.splits import in_folds, require_fold
+from scantune.settings import settings_from_table
+
+PEOPLE = {
+    "UMC": [0, 2, 4, 6, 8, 11, *range(17, 43, 2), 49],
+    "NUHS": [*range(50, 70)],
+}
+"""Numbers of the people of each hospital, the training hospital first."""
+
+_FOLDERS = {"utrecht": "UMC", "umc": "UMC", "singapore": "NUHS", "nuhs": "NUHS"}
+_Person = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class WmhOptions:
+    """How WMH-2017 is read and split."""
+
+    fold: int = 0
+    """1 or 2 as in the paper; 0 splits Utrecht as in fold 1 and pools both for Singapore: 10 test volumes."""
+    observer: Literal["o12", "o3", "o4"] = "o12"
+    """Whose drawing: the challenge's own (two observers in agreement), or an additional one."""
+
+    def __post_init__(self) -> None:
+        require_fold(self.fold, folds=2)
+
+
+class Wmh(DataSet):
+    """The data set as it is unpacked."""
+
+    name = "wmh-2017"
+    sites = tuple(PEOPLE)
+
+    def __init__(self, root: Path, options: WmhOptions) -> None:
+        self.root, self.options = root, options
+        self._scans = indexed(root.rglob("FLAIR.nii.gz"), lambda path: self._person(path, "pre"))
+        if not self._scans:
+            raise nothing_found(root, self.name, "files Utrecht/ID/pre/FLAIR.nii.gz or Singapore/ID/pre/FLAIR.nii.gz")
+        self._drawings = {} if options.observer == "o12" else indexed(root.rglob("result.nii.gz"), self._drawn)
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> Wmh:
+        """Looks for FLAIR scans in the folder and all below it."""
+        settings = settings_from_table(WmhOptions, options, f"the options of {cls.name}")
+        return cls(require_folder(root, cls.name), settings)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """White matter hyperintensities alone."""
+        return {"WMH": 1}
+
+    def entries(self) -> list[Entry]:
+        """All people of the hospitals that the folder has a scan of."""
+        return [entry for site in self.sites for entry in self._site(site)]
+
+    def _site(self, site: str) -> list[Entry]:
+        if all(place != site for place, _ in self._scans):
+            return []
+        names = [f"{site}-{number}" for number in PEOPLE[site]]
+        fold = 1 if site == self.sites[0] and self.options.fold == 0 else self.options.fold
+        splits = in_folds(names, fold, validation=5, test=5, folds=2)
+        return [self._entry((site, number), splits) for number in PEOPLE[site]]
+
+    def _entry(self, person: _Person, splits: Mapping[str, str]) -> Entry:
+        site, number = person
+        name = f"{site}-{number}"
+        neighbour = next(path for (place, _), path in self._scans.items() if place == site)
+        image = self._scans.get(person, neighbour.parents[2] / str(number) / "pre" / neighbour.name)
+        labels = image.parents[1] / "wmh.nii.gz"
+        if self.options.observer != "o12":
+            missing = self.root / "additional_annotations" / f"observer_{self.options.observer}" / site / str(number)
+            labels = self._drawings.get(person, missing / "result.nii.gz")
+        return FileEntry(name, name, site, splits[name], image=image, labels=labels, values={0: 0, 1: 1, 2: 0})
+
+    def _drawn(self, path: Path) -> _Person | None:
+        return self._person(path, "") if f"observer_{self.options.observer}" in path.parts else None
+
+    @staticmethod
+    def _person(path: Path, within: str) -> _Person | None:
+        """Whose file it is, of those that are split; None for everyone else."""
+        folder = path.parent
+        if within:
+            if folder.name != within:
+                return None
+            folder = folder.parent
+        site = _FOLDERS.get(folder.parent.name.lower(), "")
+        number = int(folder.name) if folder.name.isdecimal() else -1
+        return (site, number) if number in PEOPLE.get(site, ()) else None
