@@ -49,7 +49,16 @@ def test_the_command_writes_a_report_and_a_contact_sheet(folder, tmp_path, capsy
         == 0
     )
     shown = capsys.readouterr().out
-    for word in ("N", "train", "validation", "0.5-1 x 0.5 x 3", "6 x 5 x 4", "1 rim: 25%", "No problems in 6 scans."):
+    for word in (
+        "N",
+        "train",
+        "validation",
+        "0.5 x 0.5 x 3",
+        "1 x 0.5 x 3",
+        "6 x 5 x 4",
+        "1 rim: 25%",
+        "No problems in 6 scans.",
+    ):
         assert word in shown
     record = json.loads((out / "check.json").read_text())
     assert (record["dataset"], record["scans"], record["problems"]) == ("folder", 6, {})

@@ -243,7 +243,7 @@ class Check:
     """The layout's options, such as images=*_T1w.nii.gz labels=*_seg.nii.gz; docs/data.md lists them."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
     """Gets check.json and contact.png, with a slice of a scan of each site."""
-    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    workers: Annotated[int | None, arg(metavar="COUNT", help_behavior_hint="(default: one per core)")] = None
     """Number of processes that read scans."""
 
     def run(self) -> int:
