@@ -34,6 +34,7 @@ PAGES = [
         "docs/model-file.md",
         "docs/methods.md",
         "docs/brain.md",
+        "docs/data.md",
         "docs/shift.md",
         "docs/simulate.md",
     )

@@ -12,7 +12,8 @@ from tyro.conf import Positional, arg
 
 from scantune import __version__
 from scantune.batch import AdaptSettings, Outcome, adapt_scans
-from scantune.commands import Check, Demo, Fit, Flag, Simulate, Train
+from scantune.commands import Demo, Fit, Flag, Train
+from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
 from scantune.filenames import find_scans
 

@@ -36,8 +36,8 @@ class WholeVolume(Sampling):
 
     Slices go through the network a few at a time: as many as stay in a CPU's cache, or keep a GPU busy. Of a volume of
     up to `kept` pixels everything that the gradient needs is kept, and one pass is enough. Of larger ones nothing is: a
-    first pass sums the statistics, and the objective's gradient with respect to these sums is handed back batch by batch
-    in a second pass, at the memory of one batch.
+    first pass sums the statistics, and the objective's gradient with respect to these sums is handed back batch by
+    batch in a second pass, at the memory of one batch.
 
     Args:
         batch: Slices at a time; None chooses by the device.

@@ -115,7 +115,7 @@ class Case(Gridded):
 
 
 def require_same_grid(one: Gridded, other: Gridded) -> None:
-    """Check that two volumes lie on the same grid, to a tenth of a voxel at every corner.
+    """Check that two volumes lie on the same grid, to a quarter of a voxel at every corner.
 
     Raises:
         ScanError: They do not.
@@ -127,7 +127,7 @@ def require_same_grid(one: Gridded, other: Gridded) -> None:
         )
     corners = np.array(list(itertools.product(*[(0, n - 1) for n in one.shape], [1]))).T
     apart = np.linalg.norm((one.affine - other.affine) @ corners, axis=0).max()
-    if apart > 0.1 * min(other.spacing):
+    if apart > 0.25 * min(other.spacing):
         raise ScanError(
             f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
             "Check that the two belong together, or resample one onto the other first."
