@@ -14,6 +14,10 @@ from scantune.volumes import Volume
 BATCHES = {"cpu": 2, "cuda": 16}
 """Slices at a time by device: few, so that features stay in a CPU's cache; many, so that a GPU is busy."""
 
+KEPT = {"cpu": 12 * 256 * 256, "cuda": 48 * 256 * 256}
+"""Pixels whose features are kept by device: some 2.5 GB on a CPU, beyond which memory costs more time than a second
+pass saves, and 7 GB on a GPU."""
+
 
 class Sampling(ABC):
     """How a step sees the volume."""
@@ -41,16 +45,16 @@ class WholeVolume(Sampling):
 
     Args:
         batch: Slices at a time; None chooses by the device.
-        kept: The most pixels whose features are kept.
+        kept: The most pixels whose features are kept; None chooses by the device.
     """
 
     batch: int | None = None
-    kept: int = 48 * 256 * 256
+    kept: int | None = None
     smoothing: float = 0.0
 
     def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The gradient of the whole volume's objective."""
-        if volume.images[:, 0].numel() <= self.kept:
+        if volume.images[:, 0].numel() <= self._kept(volume):
             terms = method.terms(self._total(method, volume))
             _hand_back(terms.objective)
             return terms
@@ -73,6 +77,9 @@ class WholeVolume(Sampling):
 
     def _size(self, volume: Volume) -> int:
         return self.batch or BATCHES.get(volume.images.device.type, 8)
+
+    def _kept(self, volume: Volume) -> int:
+        return KEPT.get(volume.images.device.type, 0) if self.kept is None else self.kept
 
     def _total(self, method: Method, volume: Volume) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
