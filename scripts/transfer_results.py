@@ -77,7 +77,9 @@ def run(arguments: argparse.Namespace) -> None:
         rows.writeheader()
         for case in arguments.cases(arguments.data):
             for method in arguments.methods:
-                result = scantune.adapt(model, case, method=method, device=arguments.device)
+                result = scantune.adapt(
+                    model, case, method=method, guard=not arguments.no_guard, device=arguments.device
+                )
                 assert case.reference is not None
                 row = {
                     "cohort": arguments.name,
@@ -115,6 +117,7 @@ if __name__ == "__main__":
         one.add_argument("--model", required=True)
         one.add_argument("--out", required=True)
         one.add_argument("--methods", nargs="+", default=["source"])
+        one.add_argument("--no-guard", action="store_true")
         one.add_argument("--device", default="auto")
         one.set_defaults(call=run, cases=cases, name=name)
     two = commands.add_parser("table")
