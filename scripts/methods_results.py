@@ -103,6 +103,17 @@ def table(arguments: argparse.Namespace) -> None:
     print("|---|---|---|---|---|")
     for method in methods[1:]:
         _row(method, rows, people)
+    print("\nErrors of the autoencoders (input and output) on scans that are not adapted, mean by centre:\n")
+    print("; ".join(f"{cohort} {site} {error:.4f}" for (cohort, site), error in untouched(rows).items()) + ".")
+
+
+def untouched(rows: list[dict[str, str]]) -> dict[tuple[str, str], float]:
+    """Where the method `ae` starts from the identity, its first objective is the source's."""
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["method"] == "ae, identity":
+            errors[row["cohort"], row["site"]].append(float(row["objective_before"]))
+    return {key: fmean(values) for key, values in errors.items()}
 
 
 def _row(method: str, rows: list[dict[str, str]], people: dict[tuple[str, str, str], dict[str, list[float]]]) -> None:

@@ -2,6 +2,7 @@
 
     python scripts/transfer_results.py spine DATA/gm-challenge --model SPINE_MODEL --out results/transfer-spine.csv
     python scripts/transfer_results.py brain DATA/oasis --model HCP_MODEL --out results/transfer-brain.csv
+        [--methods source batchnorm foe-cnn-pca --no-guard]
     python scripts/transfer_results.py table results/transfer-*.csv > results/transfer.md
 
 The networks are those of `simulated_shift.py`. `spine` reads the BIDS data set of the grey matter challenge (T2*w,

@@ -239,7 +239,7 @@ def test_a_look_counts_every_voxel(folder):
 @pytest.mark.parametrize(
     ("folder", "options", "scans", "code"),
     [
-        ("gm-challenge", ["masks.cord=*_seg-manual.nii.gz", "masks.GM=*_gmseg-manual.nii.gz"], 8, 0),
+        ("gm-challenge", ["masks.cord=*_seg-manual.nii.gz", "masks.GM=*_gmseg-manual.nii.gz"], 8, 3),
         ("oasis", ["images=*_T1w.nii.gz", "labels=*_tissue.nii.gz"], 20, 0),
         ("lgg", ["images={site}_*_FLAIR.nii.gz", "labels={site}_*_lesion.nii.gz"], 36, 0),
         ("brain-labels", ["images=*.nii.gz", "labels=*.nii.gz"], 20, 0),
@@ -249,3 +249,5 @@ def test_real_folders_are_checked(folder, options, scans, code, capsys, tmp_path
     assert main(["check", str(DATA / folder), "--options", *options, "--out", str(tmp_path)]) == code
     shown = capsys.readouterr().out
     assert f"in {scans} scans" in shown
+    if code:  # one grey matter mask of the challenge has an sform that is turned by 0.02 degrees
+        assert "sub-9604_run-1_T2starw_gmseg-manual must lie on the grid" in shown

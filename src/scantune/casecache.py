@@ -24,8 +24,8 @@ import torch
 
 from scantune.datasets import Entry
 from scantune.errors import InputError, ScanError
+from scantune.filewriting import write_whole
 from scantune.grids import Orientation, SliceGrid
-from scantune.imagefiles import write_whole
 from scantune.outputs import require_writable
 from scantune.preprocess import Prepared, Preprocessing
 from scantune.workers import in_parallel

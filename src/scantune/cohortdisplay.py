@@ -2,14 +2,13 @@
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scantune.terminal import say
+from scantune.terminal import ScanBar, say
 
 if TYPE_CHECKING:
     from scantune.cohortfiles import CohortFiles
@@ -17,34 +16,13 @@ if TYPE_CHECKING:
 _QUIET = 20  # seconds between two lines where there is no terminal to draw a bar in
 
 
-class SimulationDisplay:
+class SimulationDisplay(ScanBar):
     """Shows how far a simulation, or other work on one scan after the other, is."""
 
     def __init__(self, to: Console, first: str = "Loading the anatomy") -> None:
-        self.console = to
-        self.status = to.status(first)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed}/{task.total} scans"),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-            console=to,
-            transient=True,
-        )
+        super().__init__(to, first)
         self.task = self.progress.add_task("simulating")
         self.shown = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.status.stop()
-        if self.console.is_terminal:
-            self.progress.stop()
 
     def update(self, done: int, scans: int, name: str) -> None:
         """Move the bar; where there is no terminal, print a line at most every 20 seconds."""

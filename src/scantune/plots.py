@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.imagefiles import write_whole
+from scantune.filewriting import write_whole
 from scantune.results import Result
 
 if TYPE_CHECKING:

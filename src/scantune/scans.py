@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.filenames import scan_name
-from scantune.imagefiles import GridHeader, read_voxels, write_nifti, write_whole
+from scantune.filewriting import write_nifti, write_whole
+from scantune.imagefiles import GridHeader, read_voxels
 
 __all__ = [
     *("Case", "GridHeader", "Gridded", "LabelMap"),
@@ -115,7 +116,7 @@ class Case(Gridded):
 
 
 def require_same_grid(one: Gridded, other: Gridded) -> None:
-    """Check that two volumes lie on the same grid, to a quarter of a voxel at every corner.
+    """Check that two volumes lie on the same grid, to a tenth of a voxel at every corner.
 
     Raises:
         ScanError: They do not.
@@ -127,7 +128,7 @@ def require_same_grid(one: Gridded, other: Gridded) -> None:
         )
     corners = np.array(list(itertools.product(*[(0, n - 1) for n in one.shape], [1]))).T
     apart = np.linalg.norm((one.affine - other.affine) @ corners, axis=0).max()
-    if apart > 0.25 * min(other.spacing):
+    if apart > 0.1 * min(other.spacing):
         raise ScanError(
             f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
             "Check that the two belong together, or resample one onto the other first."

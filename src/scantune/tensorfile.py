@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.imagefiles import write_whole
+from scantune.filewriting import write_whole
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -32,25 +32,28 @@ def say(to: Console, sentence: str, style: str = "") -> None:
     to.print(Text(sentence, style=style), soft_wrap=True)
 
 
-class Display(Observer):
-    """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
+class ScanBar:
+    """A bar over scans, after a word on what comes first; nothing is drawn where there is no terminal.
 
-    def __init__(self, to: Console) -> None:
+    Args:
+        to: Where to draw.
+        first: What is done before the first scan.
+        counted: How the number of finished scans is written.
+    """
+
+    def __init__(self, to: Console, first: str, counted: str = "{task.completed}") -> None:
         self.console = to
-        self.status = to.status("Loading the model")
+        self.status = to.status(first)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[done]}/{task.total} scans"),
+            TextColumn(f"{counted}/{{task.total}} scans"),
             TimeElapsedColumn(),
             TextColumn("left:"),
             TimeRemainingColumn(),
             console=to,
             transient=True,
         )
-        self.estimated = False
-        self.marks: list[float] = []
-        self.done = self.scans = 0
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -61,6 +64,16 @@ class Display(Observer):
         self.status.stop()
         if self.console.is_terminal:
             self.progress.stop()
+
+
+class Display(ScanBar, Observer):
+    """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
+
+    def __init__(self, to: Console) -> None:
+        super().__init__(to, "Loading the model", "{task.fields[done]}")
+        self.estimated = False
+        self.marks: list[float] = []
+        self.done = self.scans = 0
 
     def begin(self, names: Sequence[str]) -> None:
         """Start the bar."""

@@ -14,26 +14,21 @@ the authors left out are left out here. With other names than theirs, other peop
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.base import Entry
 from scantune.datasets.freesurfer import (
     LABELS,
     MASKS,
     BrainEntry,
-    Grouping,
-    Stripping,
+    Brains,
+    StrippingOptions,
     first_of,
     groups,
-    label_names,
     labels_by_folder,
 )
-from scantune.datasets.listing import indexed, nothing_found, require_folder
+from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
-from scantune.settings import settings_from_table
 
 SITES = {"AC": "caltech", "AS": "stanford"}
 """How the names of each site's folders begin."""
@@ -49,23 +44,15 @@ _CONFORMED = ("orig.mgz", "orig.nii.gz")
 _Person = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class AbideOptions:
-    """How ABIDE is read."""
-
-    grouping: Grouping = "structures"
-    """The paper's 14 structures, the tissues CSF, GM and WM, or GM and WM as in its registration experiment."""
-    strip: Stripping = "mask"
-    """Set everything to 0 outside a brain mask, or outside the reference labels as the authors did, or nothing."""
-
-
-class Abide(DataSet):
+class Abide(Brains):
     """The data set with FreeSurfer's results, below one folder."""
 
+    Options = StrippingOptions
+    options: StrippingOptions
     name = "abide"
     sites = tuple(SITES)
 
-    def __init__(self, root: Path, options: AbideOptions) -> None:
+    def __init__(self, root: Path, options: StrippingOptions) -> None:
         self.root, self.options = root, options
         folders = labels_by_folder(root, _LABELS)
         self._folders = indexed(folders, self._person)
@@ -75,17 +62,6 @@ class Abide(DataSet):
         names = [*_SCANS, "*_T1w.nii.gz"]
         found = [path for name in names for path in sorted(root.rglob(name)) if not path.name.startswith(".")]
         self._scans = {self._person(path): path for path in reversed(found)}  # the first of a person's is kept
-
-    @classmethod
-    def open(cls, root: str | Path, **options: Any) -> Abide:
-        """Looks for label maps and scans in the folder and all below it."""
-        settings = settings_from_table(AbideOptions, options, f"the options of {cls.name}")
-        return cls(require_folder(root, cls.name), settings)
-
-    @property
-    def labels(self) -> Mapping[str, int]:
-        """As the option grouping says."""
-        return label_names(self.options.grouping)
 
     def entries(self) -> list[Entry]:
         """The paper's 25 people per site, of the sites that the folder has someone of."""

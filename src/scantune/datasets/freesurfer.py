@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from scantune.datasets.listing import FileEntry, relabelled
-from scantune.datasets.mgz import read_any
+from scantune.datasets.base import DataSet
+from scantune.datasets.listing import FileEntry, relabelled, require_folder
 from scantune.datasets.placing import placed
 from scantune.errors import ScanError
 from scantune.scans import Case, LabelMap, read_labels, read_scan
+from scantune.settings import settings_from_table
 
 Grouping = Literal["structures", "tissues", "registration"]
 Stripping = Literal["none", "mask", "labels"]
@@ -87,15 +89,15 @@ class BrainEntry(FileEntry):
 
     def scan(self) -> Case:
         """The scan, with everything but the brain 0 where it is to be stripped."""
-        scan = read_any(self.image, read_scan)
+        scan = read_scan(self.image)
         if self.strip == "none":
             return scan
         self.check_headers()
         if self.mask is not None and self.strip == "mask":
-            inside = read_any(self.mask, read_scan)
+            inside = read_scan(self.mask)
             brain = LabelMap(inside.name, (inside.image > 0).astype(np.uint8), inside.affine)
         else:
-            brain = relabelled(read_any(self.labels, read_labels), groups("structures"))
+            brain = relabelled(read_labels(self.labels), groups("structures"))
         return replace(scan, image=scan.image * (_on_grid(brain, scan).labels > 0))
 
     def check_headers(self) -> None:
@@ -108,11 +110,49 @@ class BrainEntry(FileEntry):
 
     def reference(self, scan: Case) -> LabelMap:
         """The grouped labels on the grid of the scan."""
-        return _on_grid(relabelled(read_any(self.labels, read_labels), self.values), scan)
+        return _on_grid(relabelled(read_labels(self.labels), self.values), scan)
 
     def needed(self) -> Sequence[Path]:
         """With the brain mask, where it is used."""
         return [self.image, self.labels, *([self.mask] if self.mask and self.strip == "mask" else [])]
+
+
+@dataclass(frozen=True)
+class BrainOptions:
+    """How brains with FreeSurfer labels are read."""
+
+    grouping: Grouping = "structures"
+    """The paper's 14 structures, the tissues CSF, GM and WM, or GM and WM as in its registration experiment."""
+
+
+@dataclass(frozen=True)
+class StrippingOptions(BrainOptions):
+    """How brains are read whose skull is still there."""
+
+    strip: Stripping = "mask"
+    """Set everything to 0 outside a brain mask, or outside the reference labels as the authors did, or nothing."""
+
+
+class Brains(DataSet):
+    """A data set of brains with FreeSurfer labels, below one folder."""
+
+    Options: ClassVar[type[BrainOptions]] = BrainOptions
+    options: BrainOptions
+
+    @abstractmethod
+    def __init__(self, root: Path, options: Any) -> None:
+        """Looks for people in the folder and all below it."""
+
+    @classmethod
+    def open(cls, root: str | Path, **options: Any) -> Self:
+        """Looks at a folder, with the options of the class's `Options`."""
+        settings = settings_from_table(cls.Options, options, f"the options of {cls.name}")
+        return cls(require_folder(root, cls.name), settings)
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """As the option grouping says."""
+        return label_names(self.options.grouping)
 
 
 def first_of(folder: Path, names: Iterable[str]) -> Path | None:

@@ -7,28 +7,23 @@ are left out. The paper's authors had copied only a part, in which the test peop
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.freesurfer import BrainEntry, Grouping, groups, label_names
-from scantune.datasets.listing import indexed, nothing_found, require_folder
+from scantune.datasets.base import Entry
+from scantune.datasets.freesurfer import BrainEntry, BrainOptions, Brains, groups
+from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
 from scantune.errors import InputError
-from scantune.settings import settings_from_table
 
 _TRAIN, _VALIDATION, _TEST = 20, 5, 10
 _IMAGE, _LABELS = "T1w_acpc_dc_restore_brain.nii.gz", "aparc+aseg.nii.gz"
 
 
 @dataclass(frozen=True)
-class HcpOptions:
+class HcpOptions(BrainOptions):
     """How HCP is read and split."""
 
-    grouping: Grouping = "structures"
-    """The paper's 14 structures, the tissues CSF, GM and WM, or GM and WM as in its registration experiment."""
     first_test: int = 50
     """Place of the first test person in the order of names, counted from 0."""
 
@@ -40,9 +35,11 @@ class HcpOptions:
             )
 
 
-class Hcp(DataSet):
+class Hcp(Brains):
     """The data set as it is unpacked."""
 
+    Options = HcpOptions
+    options: HcpOptions
     name = "hcp"
     sites = ("HCP",)
 
@@ -53,17 +50,6 @@ class Hcp(DataSet):
         if not self._folders:
             raise nothing_found(root, self.name, f"files PERSON/T1w/{_IMAGE} and PERSON/T1w/{_LABELS}")
         require_people(len(self._folders), options.first_test + _TEST, "HCP", root)
-
-    @classmethod
-    def open(cls, root: str | Path, **options: Any) -> Hcp:
-        """Looks for people's folders in the folder and all below it."""
-        settings = settings_from_table(HcpOptions, options, f"the options of {cls.name}")
-        return cls(require_folder(root, cls.name), settings)
-
-    @property
-    def labels(self) -> Mapping[str, int]:
-        """As the option grouping says."""
-        return label_names(self.options.grouping)
 
     def entries(self) -> list[Entry]:
         """The paper's 35 people."""

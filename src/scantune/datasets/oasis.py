@@ -12,41 +12,38 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.base import Entry
 from scantune.datasets.freesurfer import (
     LABELS,
     MASKS,
     BrainEntry,
+    Brains,
     Grouping,
-    Stripping,
+    StrippingOptions,
     first_of,
     groups,
-    label_names,
     labels_by_folder,
 )
-from scantune.datasets.listing import indexed, nothing_found, require_folder
+from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
-from scantune.settings import settings_from_table
 
 _SCANS = ("orig.mgz", "orig.nii.gz", "orig.nii")
 _TEST = range(15, 25)
 
 
 @dataclass(frozen=True)
-class OasisOptions:
+class OasisOptions(StrippingOptions):
     """How OASIS is read."""
 
     grouping: Grouping = "registration"
-    """GM and WM as in the paper's registration experiment, the tissues CSF, GM and WM, or its 14 structures."""
-    strip: Stripping = "mask"
-    """Set everything to 0 outside a brain mask, or outside the reference labels, or nothing."""
 
 
-class Oasis(DataSet):
+class Oasis(Brains):
     """FreeSurfer's results of the data set, below one folder."""
 
+    Options = OasisOptions
+    options: OasisOptions
     name = "oasis"
     sites = ("OASIS",)
 
@@ -58,17 +55,6 @@ class Oasis(DataSet):
         if not self._labels:
             raise nothing_found(root, self.name, "files OAS1_NNNN_MR1/mri/aparc+aseg.mgz")
         require_people(len({_person(session) for session in self._labels}), _TEST.stop, "OASIS", root)
-
-    @classmethod
-    def open(cls, root: str | Path, **options: Any) -> Oasis:
-        """Looks for label maps in the folder and all below it."""
-        settings = settings_from_table(OasisOptions, options, f"the options of {cls.name}")
-        return cls(require_folder(root, cls.name), settings)
-
-    @property
-    def labels(self) -> Mapping[str, int]:
-        """As the option grouping says."""
-        return label_names(self.options.grouping)
 
     def entries(self) -> list[Entry]:
         """All sessions of 25 people."""

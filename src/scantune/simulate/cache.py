@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from scantune.imagefiles import write_whole
+from scantune.filewriting import write_whole
 from scantune.scans import Case
 
 _TEXTS = ("name", "subject", "site", "split")

@@ -1,0 +1,86 @@
+"""What each method costs: seconds a step, and megabytes in the model file (the table of docs/methods.md).
+
+    OMP_NUM_THREADS=1 python scripts/method_costs.py
+
+16 slices of 128 x 128 made-up pixels, the default network untrained, one CPU thread, processor time, median of 3 steps; every patch counts as active.
+"""
+
+import itertools
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import scantune
+from scantune import AdaptableNetwork, FieldOfExperts, Model
+from scantune.autoencoding import UNET_LAYERS, new_autoencoders
+from scantune.experts import PatchSettings
+from scantune.networks import Denoiser
+from scantune.preprocess import Preprocessing
+from scantune.tasks import Segmentation
+
+SUBJECTS = 20
+
+
+def made_up(seed: int) -> Tensor:
+    return torch.rand(16, 1, 128, 128, generator=torch.Generator().manual_seed(seed))
+
+
+def megabytes(network: AdaptableNetwork, **parts: Any) -> float:
+    """Size of a model file in float32."""
+    model = Model(network, {"a": 1, "b": 2, "c": 3}, Preprocessing(), {"kind": "unet", "classes": 4}, **parts)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model.safetensors")
+        return (Path(folder) / "model.safetensors").stat().st_size / 1e6
+
+
+def seconds(network: AdaptableNetwork, steps: int = 4, **settings: Any) -> float:
+    """Processor time of a step, the first left out."""
+    marks = []
+    scantune.adapt(
+        network,
+        made_up(9),
+        steps=steps,
+        guard=False,
+        device="cpu",
+        on_step=lambda *_: marks.append(time.process_time()),
+        **settings,
+    )
+    return statistics.median(later - sooner for sooner, later in itertools.pairwise(marks))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = AdaptableNetwork.default(classes=4).eval()
+    helpers = {
+        "dae": Denoiser(classes=4, depth=16, spacing=1.0).eval().requires_grad_(False),
+        "ae": new_autoencoders(net, Segmentation(), made_up(9)[:1], UNET_LAYERS).eval().requires_grad_(False),
+    }
+    bare = megabytes(net)
+    for name, helper in helpers.items():
+        print(f"{name}: {megabytes(net, helpers={name: helper}) - bare:.1f} MB")
+    priors = {}
+    for density in ("gaussian", "kde", "histogram"):
+        one, two = (
+            FieldOfExperts.fit(
+                net, [made_up(n) for n in range(k)], density=density, patches=PatchSettings(threshold=0.0)
+            )
+            for k in (1, 2)
+        )
+        priors[density] = two
+        first, second = (megabytes(net, prior=prior) - bare for prior in (one, two))
+        print(f"{density} prior of {SUBJECTS} subjects: {first + (SUBJECTS - 1) * (second - first):.1f} MB")
+    for preset in ("fast", "paper"):
+        for method in ("entropy", "dae", "ae"):
+            print(f"{preset} {method}: {seconds(net, method=method, preset=preset, helpers=helpers):.2f} s")
+        for density, prior in priors.items():
+            for method in ("foe-cnn", "foe-cnn-pca"):
+                print(f"{preset} {method} {density}: {seconds(net, method=method, preset=preset, prior=prior):.2f} s")
+    start = time.process_time()
+    scantune.adapt(net, made_up(9), method="batchnorm", guard=False, device="cpu")
+    print(f"batchnorm: {time.process_time() - start:.1f} s in all")
