@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python scripts/method_costs.py
 
-16 slices of 128 x 128 made-up pixels, the default network untrained, one CPU thread, processor time, median of 3 steps; every patch counts as active.
+16 slices of 128 x 128 made-up pixels, the default network untrained, one CPU thread, processor time, median of 3 steps;
+every patch counts as active.
 """
 
 import itertools
@@ -24,6 +25,7 @@ from scantune.preprocess import Preprocessing
 from scantune.tasks import Segmentation
 
 SUBJECTS = 20
+ALL = PatchSettings(threshold=0.0)
 
 
 def made_up(seed: int) -> Tensor:
