@@ -68,14 +68,14 @@ class Lesson(ABC):
     """
 
     channels_last: ClassVar[torch.memory_format] = torch.channels_last
-    """The layout of half-precision networks on a GPU."""
+    """The layout of half-precision networks: convolutions are faster in it, on a GPU and on a CPU."""
     score_name: ClassVar[str] = "Dice"
     """What `score` is called where a run is shown."""
 
     def __init__(self, network: nn.Module, settings: LearningSettings, device: torch.device) -> None:
         half = settings.precision == "bfloat16"
         self.seed, self.device = settings.seed, device
-        self.layout = self.channels_last if half and device.type == "cuda" else torch.contiguous_format
+        self.layout = self.channels_last if half else torch.contiguous_format
         self.autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=half)
         self.network = network.to(device=device).to(memory_format=self.layout)  # type: ignore[call-overload]
         parameters = [value for value in network.parameters() if value.requires_grad]
