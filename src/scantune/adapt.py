@@ -26,7 +26,7 @@ from scantune.sampling import RandomSlices, WholeVolume
 from scantune.scans import Case, read_scan
 from scantune.solvers import LBFGS, Adam
 from scantune.supervision import decide, run, survey, watch
-from scantune.tasks import Segmentation
+from scantune.tasks import Segmentation, Task
 from scantune.volumes import Volume
 
 UNSTEADY = Schedule(WholeVolume(), Adam(), steps=50)
@@ -160,7 +160,7 @@ def _patient(network: nn.Module | Model, scan: Any, mask: Tensor | None) -> Pati
 
 def _source(
     network: nn.Module | Model, volume: Volume, device: torch.device, seed: int
-) -> tuple[AdaptableNetwork, Segmentation]:
+) -> tuple[AdaptableNetwork, Task]:
     """A copy of the network in evaluation mode, with a normaliser in front, and the reading of its output."""
     plain = network.network if isinstance(network, Model) else network
     with torch.random.fork_rng(devices=[]):

@@ -18,7 +18,7 @@ from scantune.networks import AdaptableNetwork, Autoencoders, UNet
 from scantune.preprocess import Prepared
 from scantune.prior import Statistics
 from scantune.slices import Example, SliceOrder, fingerprint, stream
-from scantune.tasks import Segmentation
+from scantune.tasks import Task
 from scantune.volumes import Batch, Volume
 
 Cases = Sequence[Prepared]
@@ -111,7 +111,7 @@ def train_autoencoders(
 
 
 @torch.no_grad()
-def new_autoencoders(network: AdaptableNetwork, task: Segmentation, images: Tensor, layers: Layers) -> Autoencoders:
+def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, layers: Layers) -> Autoencoders:
     """Untrained autoencoders that fit a network.
 
     Args:

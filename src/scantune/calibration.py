@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scantune.tasks import Segmentation, main_output
+from scantune.tasks import Segmentation, Task, main_output
 
 QUANTILE = 0.9
 """A scan is typical if its energy is below this quantile of held-out source subjects' energies."""
@@ -63,11 +63,11 @@ def structure_counts(labels: Tensor, structures: int) -> Tensor:
 
 
 @torch.no_grad()
-def predicted_proportions(network: nn.Module, volume: Tensor, batch: int = 8) -> Tensor:
-    """Share of each structure in the predicted foreground of a volume, `(structures,)`."""
+def predicted_proportions(network: nn.Module, volume: Tensor, task: Task | None = None, batch: int = 8) -> Tensor:
+    """Share of each structure in the predicted foreground of a volume, `(structures,)`; by default segmented."""
     training = network.training
     network.eval()
-    task = Segmentation.detect(network, volume[:1])
+    task = task or Segmentation.detect(network, volume[:1])
     counts = []
     for images in torch.split(volume, batch):
         output = network(images)

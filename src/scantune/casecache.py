@@ -25,7 +25,7 @@ import torch
 from scantune.datasets import Entry
 from scantune.errors import InputError, ScanError
 from scantune.filewriting import write_whole
-from scantune.grids import Orientation, SliceGrid
+from scantune.grids import Orientation, Slab, SliceGrid
 from scantune.outputs import require_writable
 from scantune.preprocess import Prepared, Preprocessing
 from scantune.workers import in_parallel
@@ -184,6 +184,7 @@ def _write(path: Path, case: Prepared) -> None:
         "orientation": dataclasses.asdict(case.orientation),
         "limits": case.limits,
         "distance": case.distance,
+        "slab": None if case.slab is None else dataclasses.asdict(case.slab),
     }
     arrays: dict[str, Any] = {"volume": case.volume.numpy(), "about": np.array(json.dumps(about))}
     if case.reference is not None:
@@ -202,7 +203,8 @@ def _read(path: Path) -> Prepared:
     padding = grid.padding
     if padding is not None:
         padding = padding.expand(len(volume), 1, *grid.size)
-    return Prepared(volume, padding, reference, (low, high), orientation, grid, about["distance"])
+    slab = None if about["slab"] is None else Slab(**about["slab"])
+    return Prepared(volume, padding, reference, (low, high), orientation, grid, about["distance"], slab)
 
 
 def _plain(value: Any) -> Any:

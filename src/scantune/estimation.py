@@ -20,7 +20,7 @@ from scantune.experts import (
     choose_layers,
 )
 from scantune.fields import Family, Field
-from scantune.tasks import Foreground, Segmentation
+from scantune.tasks import Foreground, Segmentation, Task
 
 MINIMUM_ACTIVE = 32
 """Fewer active patches than this in a volume do not make a density."""
@@ -65,6 +65,7 @@ def estimate(
     batch: int,
     density: Density,
     output_experts: bool,
+    task: Task | None,
 ) -> Fitted:
     """Fits CNN experts, then PCA experts; the arguments are those of `FieldOfExperts.fit`, but for a blank density."""
     _check(volumes, masks)
@@ -76,11 +77,13 @@ def estimate(
         raise InputError(
             f"The network has a layer named {OUTPUT!r}, as the output experts are; leave it out of layers=."
         )
-    task = Segmentation.detect(network, first, foreground)
+    task = task or Segmentation.detect(network, first, foreground)
     settings = patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
     scatter = PatchScatter(last or chosen[-1], settings, task)
 
-    cnn = CNNExperts(tuple(chosen), replace(task, rule=None) if output_experts else None)
+    # A foreground given as a function has no part in the probabilities, and cannot be stored.
+    output = replace(task, rule=None) if isinstance(task, Segmentation) else task
+    cnn = CNNExperts(tuple(chosen), output if output_experts else None)
     moments = _first_pass(source, cnn, scatter)
     fields, notes = _named_fields(moments)
     families = {cnn.name: Family(cnn.narrowed(fields), fields)}

@@ -43,9 +43,9 @@ def fit(
     network = deepcopy(model.network).to(where)
     training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
     volumes, masks = [volume for volume, _ in training], [mask for _, mask in training]
-    prior = FieldOfExperts.fit(network, volumes, masks=masks, patches=patches, density=density)
+    prior = FieldOfExperts.fit(network, volumes, masks=masks, patches=patches, density=density, task=model.task)
     if new:
-        prior = prior.calibrated(network, new, training)
+        prior = prior.calibrated(network, new, training, model.task)
     prior = prior.to(torch.device("cpu"))
     return replace(model, prior=prior.summarised() if summarise else prior)
 

@@ -12,6 +12,7 @@ Slices are laid out as radiologists look at them, whatever the axis order of the
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -73,9 +74,55 @@ class Orientation:
         """A view `(x, y, z)` of an array `(slices, rows, columns)`; the inverse of `to_slices`."""
         return np.transpose(np.flip(slices, self._flipped), np.argsort(self.axes))
 
+    def matrix(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """From slice, row and column numbers to array indices, `(4, 4)`, for an array of a shape."""
+        matrix = np.zeros((4, 4))
+        matrix[3, 3] = 1
+        for number, (axis, flip) in enumerate(zip(self.axes, self.flips, strict=True)):
+            matrix[axis, number] = -1 if flip else 1
+            matrix[axis, 3] = shape[axis] - 1 if flip else 0
+        return matrix
+
     @property
     def _flipped(self) -> tuple[int, ...]:
         return tuple(axis for axis, flip in enumerate(self.flips) if flip)
+
+
+@dataclass(frozen=True)
+class Slab:
+    """The slices of a scan that a network sees, and where the middle is that their heights are counted from.
+
+    Attributes:
+        first: Number of the first slice.
+        count: How many there are.
+        native: How many the scan has.
+        middle: The place of height 0, as a slice number that need not be whole.
+    """
+
+    first: int
+    count: int
+    native: int
+    middle: float
+
+    @classmethod
+    def about(cls, middle: float, extent: float, native: int) -> Slab:
+        """The slices whose centres lie less than half an extent, in slices, from a middle."""
+        first = max(math.ceil(middle - extent / 2 - 1e-6), 0)
+        end = min(math.ceil(middle + extent / 2 - 1e-6), native)
+        return cls(first, max(end - first, 0), native, middle)
+
+    def cut(self, slices: NDArray[Any]) -> NDArray[Any]:
+        """A view of the slab's slices."""
+        return slices[self.first : self.first + self.count]
+
+    def restore(self, slices: NDArray[Any]) -> NDArray[Any]:
+        """All slices of the scan, with 0 beyond the slab."""
+        margins = [(self.first, self.native - self.first - self.count), *[(0, 0)] * (slices.ndim - 1)]
+        return np.pad(slices, margins)
+
+    def heights(self, distance: float) -> Tensor:
+        """Of the slab's slices in mm `(slices,)`, by the distance of slices."""
+        return distance * (self.first - self.middle + torch.arange(self.count))
 
 
 @dataclass(frozen=True)
@@ -114,6 +161,15 @@ class SliceGrid:
         """
         left, right, top, bottom = self._margins
         return _linear(F.pad(pictures, (-left, -right, -top, -bottom), value=outside), self.native, antialias=False)
+
+    def matrix(self) -> NDArray[np.float64]:
+        """From slice, row and column numbers of pictures to those of the scan's own slices, `(4, 4)`."""
+        matrix = np.eye(4)
+        for axis in (0, 1):
+            step = self.native[axis] / self.resampled[axis]
+            matrix[axis + 1, axis + 1] = step
+            matrix[axis + 1, 3] = (self.offset[axis] + 0.5) * step - 0.5
+        return matrix
 
     @property
     def padding(self) -> Tensor | None:

@@ -17,7 +17,7 @@ from scantune.errors import InputError
 from scantune.networks import HELPERS, AdaptableNetwork, Helper
 from scantune.preprocess import Preprocessing
 from scantune.prior import FieldOfExperts
-from scantune.tasks import Segmentation
+from scantune.tasks import Segmentation, Task, task_from_record, task_record
 from scantune.tensorfile import read_tensors, write_tensors
 
 FORMAT = 1
@@ -50,7 +50,7 @@ class Model:
     labels: dict[str, int]
     preprocessing: Preprocessing
     architecture: dict[str, Any]
-    task: Segmentation = field(default_factory=Segmentation)
+    task: Task = field(default_factory=Segmentation)
     prior: FieldOfExperts | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     helpers: dict[str, Helper] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Model:
         """Everything but the tensors, as JSON."""
         return {
             "format": FORMAT,
-            "task": {"name": self.task.name, **self.task.record()},
+            "task": task_record(self.task),
             "architecture": self.architecture,
             "labels": self.labels,
             "preprocessing": self.preprocessing.record(),
@@ -189,7 +189,7 @@ def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: 
         labels=dict(record["labels"]),
         preprocessing=Preprocessing.from_record(record["preprocessing"]),
         architecture=dict(record["architecture"]),
-        task=Segmentation.from_record(record["task"]),
+        task=task_from_record(record["task"]),
         prior=prior,
         provenance=dict(record["provenance"]),
         helpers={kind: _helper(kind, entry, tensors) for kind, entry in record.get("helpers", {}).items()},

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scantune.errors import InputError, ScanError
-from scantune.grids import PLANES, Orientation, Plane, SliceGrid
+from scantune.grids import PLANES, Orientation, Plane, Slab, SliceGrid
 from scantune.scans import Case
 
 N4_SHRINK = 4
@@ -28,13 +28,14 @@ class Prepared:
     """A scan as the network sees it.
 
     Attributes:
-        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1].
+        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1]; of a slab, with heights as second channel.
         padding: True where zero-padding was added, `(slices, 1, height, width)`; None if there is none.
         reference: Labels `(slices, height, width)`, int64, when the case has them.
         limits: The scan's intensities that became 0 and 1.
         orientation: Which array axes became slices, rows and columns.
         grid: How slices were resampled and cropped.
         distance: Distance of the slices in mm.
+        slab: Which slices of the scan these are; None for all.
     """
 
     volume: Tensor
@@ -44,6 +45,7 @@ class Prepared:
     orientation: Orientation
     grid: SliceGrid
     distance: float | None = None
+    slab: Slab | None = None
 
     def record(self) -> dict[str, Any]:
         """How the scan was made ready, as plain JSON values."""
@@ -69,7 +71,14 @@ class Prepared:
                 chunk = probabilities[start : start + _CHUNK]
                 found = self._threshold(chunk[:, 0]) if classes == 1 else self._most_probable(chunk)
                 labels[start : start + _CHUNK] = found.to("cpu", torch.uint8).numpy()
-        return np.ascontiguousarray(self.orientation.to_native(labels))
+        whole = labels if self.slab is None else self.slab.restore(labels)
+        return np.ascontiguousarray(self.orientation.to_native(whole))
+
+    def to_world(self, case: Case) -> NDArray[np.float64]:
+        """From slice, row and column numbers of the pictures to the case's world in mm (RAS+), `(4, 4)`."""
+        start = np.eye(4)
+        start[0, 3] = 0 if self.slab is None else self.slab.first
+        return case.affine @ self.orientation.matrix(case.shape) @ self.grid.matrix() @ start
 
     def _threshold(self, foreground: Tensor) -> Tensor:
         return self.grid.restore(foreground.float(), outside=0.0) > 0.5
@@ -96,6 +105,9 @@ class Preprocessing:
         percentiles: The intensity percentiles that become 0 and 1; what lies beyond is clipped.
         content: The voxels that percentiles are taken over and pictures are centred on.
         n4: Whether the bias field is removed first (N4).
+        slab: The extent in mm along the slices that is kept, and how far its middle lies below the top of the content;
+            of a scan hardly taller than that, the middle is its own. The network gets the heights of slices above that
+            middle, in mm, as a second channel. None keeps all slices.
     """
 
     plane: Plane = "axial"
@@ -104,6 +116,7 @@ class Preprocessing:
     percentiles: tuple[float, float] = (1.0, 99.0)
     content: Literal["all", "nonzero"] = "all"
     n4: bool = False
+    slab: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         low, high = self.percentiles
@@ -117,13 +130,20 @@ class Preprocessing:
             ),
             (0 <= low < high <= 100, "percentiles", "two rising numbers from 0 to 100"),
             (self.content in ("all", "nonzero"), "content", "all or nonzero"),
+            (
+                self.slab is None or (len(self.slab) == 2 and min(self.slab) > 0),
+                "slab",
+                "two positive numbers of mm or nothing",
+            ),
         ):
             if not good:
                 raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
 
     def record(self) -> dict[str, Any]:
         """Everything as plain JSON values."""
-        return dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
+        record = dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
+        slab = record.pop("slab")
+        return record if slab is None else record | {"slab": list(slab)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
@@ -157,17 +177,34 @@ class Preprocessing:
         limits = self._limits(case.name, image if content is None else image[content])
         orientation = Orientation.closest(case.affine, self.plane)
         grid = self._grid(case, orientation, content)
-        parts = _chunks(orientation.to_slices(image))
-        volume = torch.cat([grid.place(_scaled(part, limits)) for part in parts])
+        slab = self._slab(case, orientation, content)
+        cut = orientation.to_slices if slab is None else lambda array: slab.cut(orientation.to_slices(array))
+        volume = torch.cat([grid.place(_scaled(part, limits)) for part in _chunks(cut(image))])[:, None]
         reference = None
         if case.reference is not None:
-            parts = _chunks(orientation.to_slices(case.reference))
+            parts = _chunks(cut(case.reference))
             reference = torch.cat([grid.place_labels(torch.from_numpy(part.astype(np.int64))) for part in parts])
         padding = grid.padding
         if padding is not None:
             padding = padding.expand(len(volume), 1, *self.size)
         distance = case.spacing[orientation.axes[0]]
-        return Prepared(volume[:, None], padding, reference, limits, orientation, grid, distance)
+        if slab is not None:
+            heights = slab.heights(distance).to(volume).view(-1, 1, 1, 1)
+            volume = torch.cat([volume, heights.expand_as(volume)], dim=1)
+        return Prepared(volume, padding, reference, limits, orientation, grid, distance, slab)
+
+    def _slab(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> Slab | None:
+        if self.slab is None:
+            return None
+        slices, distance = case.shape[orientation.axes[0]], case.spacing[orientation.axes[0]]
+        extent, depth = (length / distance for length in self.slab)
+        middle = (slices - 1) / 2
+        if slices > 1.5 * extent:
+            seen = np.arange(slices)
+            if content is not None:
+                seen = np.flatnonzero(orientation.to_slices(content).any(axis=(1, 2)))
+            middle = max(seen[-1] + 0.5 - depth, float(seen[0]))
+        return Slab.about(middle, extent, slices)
 
     def _limits(self, name: str, values: NDArray[np.float32]) -> tuple[float, float]:
         low, high = np.percentile(values, self.percentiles).tolist() if values.size else (0.0, 0.0)

@@ -16,7 +16,7 @@ from scantune.estimation import MINIMUM_ACTIVE, blank, estimate
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.fields import Family, below
 from scantune.networks import Affine
-from scantune.tasks import Foreground
+from scantune.tasks import Foreground, Task
 from scantune.tensorfile import read_tensors, write_tensors
 from scantune.volumes import Volume
 
@@ -55,6 +55,7 @@ class FieldOfExperts:
         density: str = "gaussian",
         alpha: float = ALPHA,
         output_experts: bool = False,
+        task: Task | None = None,
     ) -> Self:
         """Computes the densities of the training subjects.
 
@@ -72,6 +73,8 @@ class FieldOfExperts:
             alpha: Sharpness of the kernel exp(-alpha u^2) of density `kde`, on standardised values.
             output_experts: Whether the class probabilities are CNN experts too, a last layer named `output`, as in
                 the authors' code.
+            task: How the output is read; by default a segmentation, found out from what the network gives. With it,
+                `foreground` is the task's own.
         """
         fitted = estimate(
             network,
@@ -84,6 +87,7 @@ class FieldOfExperts:
             batch=batch,
             density=blank(density, alpha),
             output_experts=output_experts,
+            task=task,
         )
         return cls(fitted.families, fitted.subjects, fitted.notes)
 
@@ -92,6 +96,7 @@ class FieldOfExperts:
         network: nn.Module,
         held_out: Iterable[tuple[Tensor, Tensor | None]],
         training: Iterable[tuple[Tensor, Tensor | None]] = (),
+        task: Task | None = None,
     ) -> Self:
         """A copy that knows what is typical of source subjects.
 
@@ -99,11 +104,12 @@ class FieldOfExperts:
             network: The network the prior was fitted on.
             held_out: Volumes and masks of source subjects that the network was not trained on.
             training: Those of training subjects; they count for the proportions, not for the energies.
+            task: How the output is read; by default a segmentation.
         """
         energies, shares = [], []
         for new, subjects in ((True, held_out), (False, training)):
             for volume, mask in subjects:
-                shares.append(predicted_proportions(network, volume))
+                shares.append(predicted_proportions(network, volume, task))
                 if new:
                     energies.append(self.energy(network, volume, mask))
         if not energies:

@@ -17,7 +17,7 @@ from scantune.guard import Decision
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared
 from scantune.scans import Case, write_labels, write_text
-from scantune.tasks import Segmentation
+from scantune.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,18 @@ class Survey:
         probabilities: `(slices, classes, *spatial)`.
         task: How they become labels.
         energies: Divergences in nats, by expert family and group.
+        maps: What else the task keeps of the output, `(slices, channels, *spatial)` by name.
     """
 
     probabilities: Tensor
-    task: Segmentation
+    task: Task
     energies: dict[str, dict[str, float]]
+    maps: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def prediction(self) -> Tensor:
         """Labels `(slices, *spatial)`."""
-        done = Segmentation("none", self.task.exclusive)
-        return done.predict(self.probabilities)
+        return self.task.labels(self.probabilities)
 
     @property
     def structures(self) -> int:

@@ -13,21 +13,22 @@ from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts
 from scantune.results import Survey
-from scantune.tasks import Segmentation
+from scantune.tasks import Task
 from scantune.volumes import Volume
 
 
 @torch.no_grad()
-def survey(
-    network: nn.Module, volume: Volume, task: Segmentation, prior: FieldOfExperts | None, batch: int = 4
-) -> Survey:
+def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None, batch: int = 4) -> Survey:
     """Predicts a whole volume and takes its energies, in one pass."""
     probabilities: list[Tensor] = []
+    maps: dict[str, list[Tensor]] = {}
     total: dict[str, Tensor] = {}
     with Recorder(network, [] if prior is None else prior.layers()) as record:
         for part in volume.batches(batch):
             recording = record(part.images)
             probabilities.append(task.probabilities(recording.output).float().cpu())
+            for name, value in task.maps(recording.output).items():
+                maps.setdefault(name, []).append(value.float().cpu())
             if prior is not None:
                 for key, value in prior.measure(recording, part.padding).items():
                     total[key] = total.get(key, 0) + value.double()
@@ -36,6 +37,7 @@ def survey(
         torch.cat(probabilities),
         task,
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
+        {name: torch.cat(parts) for name, parts in maps.items()},
     )
 
 

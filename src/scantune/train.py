@@ -27,12 +27,10 @@ from scantune.slices import (
     stack_slices,
     stream,
 )
-from scantune.tasks.base import main_output
+from scantune.tasks.base import Task, main_output
 from scantune.tasks.segmentation import Segmentation
 
 __all__ = ["Progress", "Trained", "train", "validation_dice"]
-
-_TASK = Segmentation()
 
 
 def train(
@@ -41,6 +39,7 @@ def train(
     settings: TrainSettings,
     *,
     network: nn.Module | None = None,
+    task: Task | None = None,
     start: str = "",
     checkpoint: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -54,6 +53,7 @@ def train(
         settings: How to train.
         network: Where to start from; it is copied, not changed. By default a new `AdaptableNetwork` with as
             many classes as the references have labels.
+        task: What the network is for; by default segmentation.
         start: A fingerprint of that network where it is a trained one: only a run of the same is resumed.
         checkpoint: The file that holds the run. If it exists, the run goes on from there; a finished run is
             returned as it is.
@@ -72,12 +72,14 @@ def train(
     with reproducible(device):
         if network is None:
             network = _default_network([*volumes, *validation], settings.seed)
-        lesson = _Slices(volumes, validation, settings, copy.deepcopy(network), device)
+        lesson = _Slices(volumes, validation, settings, copy.deepcopy(network), task or Segmentation(), device)
         return learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress, log_dir=log_dir)
 
 
 @torch.no_grad()
-def validation_dice(network: nn.Module, examples: Sequence[Example], classes: int, batch: int = 16) -> float:
+def validation_dice(
+    network: nn.Module, examples: Sequence[Example], classes: int, batch: int = 16, task: Task | None = None
+) -> float:
     """Mean over scans of the mean over foreground labels of the Dice of the whole scan.
 
     A label that neither the reference nor the prediction of a scan has is left out of that scan's mean.
@@ -87,15 +89,16 @@ def validation_dice(network: nn.Module, examples: Sequence[Example], classes: in
         examples: The scans; at least one of them must have foreground.
         classes: How many labels there are, background included.
         batch: Slices per pass of the network.
+        task: How its output is read; by default as a segmentation.
     """
-    scores = []
+    scores, reading = [], task or Segmentation()
     for example in examples:
         counts = torch.zeros(2, classes, dtype=torch.int64, device=example.volume.device)
         labels = torch.arange(classes, device=example.volume.device)[:, None, None, None]
         for images, reference in zip(
             torch.split(example.volume, batch), torch.split(example.reference, batch), strict=True
         ):
-            predicted, true = _TASK.predict(network(images)) == labels, reference == labels
+            predicted, true = reading.predict(network(images)) == labels, reference == labels
             counts[0] += 2 * (predicted & true).sum((1, 2, 3))
             counts[1] += predicted.sum((1, 2, 3)) + true.sum((1, 2, 3))
         scores.append((counts[0] / counts[1])[1:].nanmean())
@@ -103,7 +106,7 @@ def validation_dice(network: nn.Module, examples: Sequence[Example], classes: in
 
 
 class _Slices(Lesson):
-    """To segment slices."""
+    """To say the labels of slices, by the loss of a task."""
 
     def __init__(
         self,
@@ -111,9 +114,11 @@ class _Slices(Lesson):
         validation: Sequence[Example],
         settings: TrainSettings,
         network: nn.Module,
+        task: Task,
         device: torch.device,
     ) -> None:
         super().__init__(network, settings, device)
+        self.task = task
         self.images, self.labels = stack_slices(volumes, device)
         self.classes = _count_classes(network, self.images[:1])
         check_examples([*volumes, *validation], self.classes)
@@ -137,12 +142,12 @@ class _Slices(Lesson):
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         with self.autocast:
             output = self.network(images)
-        return _TASK.loss(main_output(output).float(), labels)
+        return self.task.loss(output, labels)
 
     def score(self) -> float:
         """The mean Dice of the validation scans."""
         with self.autocast:
-            return validation_dice(self.network, self.validation, self.classes)
+            return validation_dice(self.network, self.validation, self.classes, task=self.task)
 
 
 def _default_network(examples: Sequence[Example], seed: int) -> nn.Module:

@@ -113,6 +113,7 @@ def train_model(
         plan.examples("validation", on_case),
         settings,
         network=model.network,
+        task=model.task,
         start="" if start is None else start.fingerprint,
         checkpoint=checkpoint,
         on_progress=on_progress,

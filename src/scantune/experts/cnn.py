@@ -9,7 +9,7 @@ from torch import Tensor
 from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.networks import Affine
-from scantune.tasks import Segmentation
+from scantune.tasks import Task, task_from_record, task_record
 
 OUTPUT = "output"
 """The group of the output channels."""
@@ -26,7 +26,7 @@ class CNNExperts(Experts):
 
     name: ClassVar[str] = "cnn"
     chosen: tuple[str, ...]
-    output: Segmentation | None = None
+    output: Task | None = None
 
     def layers(self) -> list[str]:
         """All chosen layers."""
@@ -56,11 +56,11 @@ class CNNExperts(Experts):
 
     def record(self) -> dict[str, Any]:
         """The layers, and the reading of the output where it counts."""
-        output = {} if self.output is None else {"output": self.output.record()}
+        output = {} if self.output is None else {"output": task_record(self.output)}
         return {"layers": list(self.chosen), **output}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:  # noqa: ARG003
         """From a model file."""
-        output = Segmentation.from_record(record["output"]) if "output" in record else None
+        output = task_from_record(record["output"]) if "output" in record else None
         return cls(tuple(record["layers"]), output)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.networks import Affine
-from scantune.tasks import Segmentation, Task
+from scantune.tasks import Task, task_from_record, task_record
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class PCAExperts(Experts):
 
     def record(self) -> dict[str, Any]:
         """Layer, patch settings and the reading of the output."""
-        return {"layer": self.layer, "patches": asdict(self.settings), "task": self.task.record()}
+        return {"layer": self.layer, "patches": asdict(self.settings), "task": task_record(self.task)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """From a model file."""
-        task = Segmentation.from_record(record["task"])
+        task = task_from_record(record["task"])
         settings = PatchSettings(**record["patches"])
         return cls(record["layer"], settings, task, tensors["components"], tensors["mean"])
 

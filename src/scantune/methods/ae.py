@@ -16,7 +16,7 @@ from scantune.methods.base import Equipment, Method, Options, Terms
 from scantune.methods.moving import Moving
 from scantune.networks import AdaptableNetwork, AdaptedNetwork, Autoencoders, ImageAdaptor, equip
 from scantune.prior import Statistics
-from scantune.tasks import Segmentation
+from scantune.tasks import Task
 from scantune.volumes import Batch, Volume
 
 FIT = "scantune fit MODEL --data RECIPE --method ae"
@@ -169,7 +169,7 @@ class Views:
         features: Names of features, and the layers whose outputs are put together for each.
     """
 
-    def __init__(self, network: AdaptableNetwork, task: Segmentation, features: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, network: AdaptableNetwork, task: Task, features: Mapping[str, Sequence[str]]) -> None:
         self.network, self.task, self.features = network, task, features
         self.record = Recorder(network, {layer for layers in features.values() for layer in layers})
 

@@ -13,7 +13,7 @@ from scantune.methods.moving import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.settings import settings_from_table
-from scantune.tasks import Segmentation
+from scantune.tasks import Task
 from scantune.volumes import Batch, Volume
 
 
@@ -42,7 +42,7 @@ class Equipment:
         helpers: Helper networks by name, such as a denoising autoencoder.
     """
 
-    task: Segmentation
+    task: Task
     prior: FieldOfExperts | None = None
     helpers: Mapping[str, Any] = field(default_factory=dict)
 

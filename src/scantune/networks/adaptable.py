@@ -15,12 +15,15 @@ class AdaptableNetwork(nn.Module):
     Args:
         normalizer: N_phi, an image-to-image network.
         task: S_theta, any network that takes the normalised image.
+        channels: How many channels of an input are the image; None for all. Further ones, such as the heights of
+            slices, go to the task network as they are, as a second argument.
     """
 
-    def __init__(self, normalizer: nn.Module, task: nn.Module) -> None:
+    def __init__(self, normalizer: nn.Module, task: nn.Module, channels: int | None = None) -> None:
         super().__init__()
         self.normalizer = normalizer
         self.task = task
+        self.channels = channels
 
     @classmethod
     def default(cls, classes: int = 4, channels: int = 1, dimensions: int = 2, width: int = 16) -> Self:
@@ -57,4 +60,16 @@ class AdaptableNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         """Maps images `(slices, channels, *spatial)` to whatever the task network gives."""
-        return self.task(self.normalizer(x))
+        return self.task(self.normalized(self.image(x)), *self.beside(x))
+
+    def image(self, x: Tensor) -> Tensor:
+        """The part of an input that is normalised."""
+        return x if self.channels is None else x[:, : self.channels]
+
+    def beside(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The part of an input that is not."""
+        return () if self.channels is None else (x[:, self.channels :],)
+
+    def normalized(self, image: Tensor) -> Tensor:
+        """What the task network sees of an image."""
+        return self.normalizer(image)  # type: ignore[no-any-return]

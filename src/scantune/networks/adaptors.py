@@ -138,7 +138,7 @@ class AdaptedNetwork(AdaptableNetwork):
     """
 
     def __init__(self, network: AdaptableNetwork, adaptors: Adaptors) -> None:
-        super().__init__(network.normalizer, network.task)
+        super().__init__(network.normalizer, network.task, network.channels)
         named = dict(network.task.named_modules())
         missing = [layer for layer in adaptors.positions if layer not in named]
         if missing:
@@ -155,10 +155,14 @@ class AdaptedNetwork(AdaptableNetwork):
             for layer, adaptor in self.adaptors.by_position().items()
         ]
         try:
-            return super().forward(self.adaptors.image(x))
+            return super().forward(x)
         finally:
             for handle in handles:
                 handle.remove()
+
+    def normalized(self, image: Tensor) -> Tensor:
+        """What the task network sees of an image, behind A^x and N_phi."""
+        return super().normalized(self.adaptors.image(image))
 
 
 def equip(

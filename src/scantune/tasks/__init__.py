@@ -1,8 +1,44 @@
 """Tasks: what a network's output means, and how it is trained and read."""
 
-from scantune.tasks.base import Task, main_output
-from scantune.tasks.segmentation import Foreground, Segmentation, soft_dice_loss
+from collections.abc import Mapping
+from typing import Any
+
+from scantune.errors import InputError
+from scantune.tasks.base import Task, main_output, soft_dice_loss
+from scantune.tasks.segmentation import Foreground, Segmentation
 
 TASKS: dict[str, type[Task]] = {"segmentation": Segmentation}
 
-__all__ = ["TASKS", "Foreground", "Segmentation", "Task", "main_output", "soft_dice_loss"]
+
+def find_task(name: str) -> type[Task]:
+    """A task by its name.
+
+    Raises:
+        InputError: There is no such task.
+    """
+    if name not in TASKS:
+        raise InputError(f"Unknown task {name!r}. Available: {', '.join(TASKS)}.")
+    return TASKS[name]
+
+
+def task_record(task: Task) -> dict[str, Any]:
+    """A task as a model file stores it: its name and its record."""
+    return {"name": task.name, **task.record()}
+
+
+def task_from_record(record: Mapping[str, Any]) -> Task:
+    """The inverse of `task_record`; a record without a name is of a segmentation."""
+    return find_task(record.get("name", Segmentation.name)).from_record(record)
+
+
+__all__ = [
+    "TASKS",
+    "Foreground",
+    "Segmentation",
+    "Task",
+    "find_task",
+    "main_output",
+    "soft_dice_loss",
+    "task_from_record",
+    "task_record",
+]

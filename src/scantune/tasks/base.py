@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from scantune.errors import InputError
 
@@ -13,14 +14,28 @@ class Task(ABC):
     """What a task network is for: how its raw output is read, trained and scored."""
 
     name: ClassVar[str]
+    exclusive: bool
+    """Whether the channels of the probabilities are one class each, background first."""
 
     @abstractmethod
     def loss(self, output: Any, target: Tensor) -> Tensor:
         """The training loss, a scalar."""
 
     @abstractmethod
+    def probabilities(self, output: Any) -> Tensor:
+        """Class probabilities `(slices, classes, *spatial)`, from the network's raw output."""
+
+    @abstractmethod
+    def labels(self, probabilities: Tensor) -> Tensor:
+        """Labels `(slices, *spatial)`, 0 is background, from class probabilities."""
+
     def predict(self, output: Any) -> Tensor:
-        """The prediction that a user sees, from the network's raw output."""
+        """The labels that a user sees, from the network's raw output."""
+        return self.labels(self.probabilities(output))
+
+    def maps(self, output: Any) -> dict[str, Tensor]:  # noqa: ARG002
+        """What else a result keeps of an output, `(slices, channels, *spatial)` by name."""
+        return {}
 
     @abstractmethod
     def foreground(self, output: Any) -> Tensor:
@@ -48,3 +63,20 @@ def main_output(output: Any) -> Tensor:
             "dictionary of tensors; wrap the network so that it does."
         )
     return output
+
+
+def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """1 - soft Dice, per image and class, then the mean over images and all classes, background included.
+
+    The epsilon stands in the denominator only: a class that is absent from an image scores 0 and gives no gradient.
+
+    Args:
+        probabilities: `(slices, classes, *spatial)`.
+        labels: `(slices, *spatial)` integers.
+    """
+    classes = probabilities.shape[1]
+    target = F.one_hot(labels, classes).movedim(-1, 1).to(probabilities.dtype)
+    spatial = tuple(range(2, probabilities.ndim))
+    overlap = 2 * (probabilities * target).sum(spatial)
+    total = probabilities.sum(spatial) + target.sum(spatial)
+    return 1 - (overlap / (total + 1e-10)).mean()

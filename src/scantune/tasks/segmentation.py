@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from scantune.errors import InputError
-from scantune.tasks.base import Task, main_output
+from scantune.tasks.base import Task, main_output, soft_dice_loss
 
 Activation = Literal["softmax", "sigmoid", "none"]
 Foreground = Iterable[int] | Callable[[Any], Tensor] | Literal["max"] | None
@@ -96,9 +95,8 @@ class Segmentation(Task):
         chosen = probabilities if self.structures is None else probabilities[:, list(self.structures)]
         return 1 - (1 - chosen).prod(1, keepdim=True)
 
-    def predict(self, output: Any) -> Tensor:
-        """Labels `(slices, *spatial)`, 0 is background."""
-        probabilities = self.probabilities(output)
+    def labels(self, probabilities: Tensor) -> Tensor:
+        """The likeliest class; of independent channels the likeliest that is above a half, or background."""
         if self.exclusive:
             return probabilities.argmax(1)
         best, channel = probabilities.max(1)
@@ -106,7 +104,9 @@ class Segmentation(Task):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         """One minus the mean soft Dice, over images and all classes."""
-        probabilities = self.probabilities(output)
+        values = main_output(output)
+        # Half-precision outputs would make a coarse loss.
+        probabilities = self.probabilities(values.to(torch.promote_types(values.dtype, torch.float32)))
         return soft_dice_loss(probabilities, target)
 
     def record(self) -> dict[str, Any]:
@@ -136,20 +136,3 @@ def _strong_noise(images: Tensor) -> Tensor:
     """The same noise each time, of both signs, some 10,000 times as strong as scans are."""
     generator = torch.Generator().manual_seed(0)
     return (1e4 * torch.randn(images.shape, generator=generator)).to(images)
-
-
-def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """1 - soft Dice, per image and class, then the mean over images and all classes, background included.
-
-    The epsilon stands in the denominator only: a class that is absent from an image scores 0 and gives no gradient.
-
-    Args:
-        probabilities: `(slices, classes, *spatial)`.
-        labels: `(slices, *spatial)` integers.
-    """
-    classes = probabilities.shape[1]
-    target = F.one_hot(labels, classes).movedim(-1, 1).to(probabilities.dtype)
-    spatial = tuple(range(2, probabilities.ndim))
-    overlap = 2 * (probabilities * target).sum(spatial)
-    total = probabilities.sum(spatial) + target.sum(spatial)
-    return 1 - (overlap / (total + 1e-10)).mean()
