@@ -16,7 +16,10 @@ import torch
 from scantune import imagefiles
 from scantune.errors import InputError, ScanError
 from scantune.scans import (
+    SHIFT,
     Case,
+    LabelMap,
+    grid_shift,
     read_labels,
     read_scan,
     require_same_grid,
@@ -352,6 +355,27 @@ def test_a_reference_must_lie_on_the_grid_of_its_scan(tmp_path, image, rng):
     moved = oblique_affine()
     moved[0, 3] += 2.5
     assert "2.5 mm" in refusal(require_same_grid, replace(good, affine=moved), case)
+
+
+def test_on_grids_that_count_as_one_every_label_stays_in_its_voxel(image, rng):
+    """A map turned about its first corner, as rounding does, read where the scan's voxels are."""
+    from scipy import ndimage
+
+    labels = rng.integers(0, 3, SHAPE).astype(np.uint8)
+    case = Case("scan", image, oblique_affine())
+    for angle in np.linspace(0, 0.2, 41):
+        turn = np.eye(4)
+        turn[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+        found = LabelMap("map", labels, case.affine @ turn)
+        corner = np.array([n - 1 for n in SHAPE] + [1])
+        assert grid_shift(found, case) >= np.abs((turn @ corner - corner)[:3]).max() - 1e-9
+        if grid_shift(found, case) <= SHIFT:
+            require_same_grid(found, case)
+            relation = np.linalg.inv(turn)
+            read = ndimage.affine_transform(labels, relation[:3, :3], relation[:3, 3], order=0, mode="grid-constant")
+            np.testing.assert_array_equal(read, labels)
+        else:
+            assert "must lie on the grid of scan" in refusal(require_same_grid, found, case)
 
 
 # Writing

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +13,22 @@ import numpy as np
 
 from scantune.casesources import Listed
 from scantune.contactsheet import View, contact_sheet
-from scantune.datasets import DATASETS, DataSet, Entry, find_layout
+from scantune.datasets import DATASETS, DataSet, find_layout
 from scantune.datasets.people import SPLITS, people_in_two_splits
-from scantune.errors import InputError, ScanError
+from scantune.errors import InputError
 from scantune.outputs import require_writable
 from scantune.plots import save_figure
-from scantune.scans import Case, write_text
+from scantune.scanlook import NOTES, Look, look_at
+from scantune.scans import write_text
 from scantune.settings import bundled_recipes, read_recipe
 from scantune.sources import read_source
 from scantune.workers import in_parallel
 
 REPORT, SHEET = "check.json", "contact.png"
 
-_SQUARE = 0.01  # cosine of the angle between two axes, up to which they count as at right angles
 _MOST_OUTLINES = 14
 
 Span = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a scan is.
-
-    Attributes:
-        entry: The scan.
-        problem: Why it cannot be used; empty where it can.
-        spacing: In mm, along its axes.
-        shape: Voxels along its axes.
-        labels: Number of voxels of each label; empty without a reference.
-        content: Hash of its voxels.
-        notes: What is worth knowing, as the names of `NOTES`.
-    """
-
-    entry: Entry
-    problem: str = ""
-    spacing: tuple[float, ...] = ()
-    shape: tuple[int, ...] = ()
-    labels: Mapping[int, int] = field(default_factory=dict)
-    content: str = ""
-    notes: tuple[str, ...] = ()
-
-
-NOTES = {
-    "no reference": "have no reference",
-    "8 bit": "have whole numbers up to 255 as intensities",
-    "left-handed": "have axes that make a left hand",
-    "oblique": "have axes that are not at right angles to each other",
-}
-"""What is worth knowing about scans, and how it is told."""
 
 
 @dataclass(frozen=True)
@@ -174,35 +141,6 @@ def open_data(data: str | Path, dataset: str = "", options: Mapping[str, Any] | 
     if dataset and dataset not in DATASETS:
         raise InputError(f"Unknown data set {dataset!r}. Available: {', '.join(DATASETS)}.")
     return DATASETS[dataset or find_layout(path)].open(path, **options)
-
-
-def look_at(entry: Entry) -> Look:
-    """Read a scan, and tell what it is."""
-    try:
-        case = entry.read()
-    except ScanError as error:
-        return Look(entry, str(error))
-    labels: dict[int, int] = {}
-    if case.reference is not None:
-        values, counts = np.unique(case.reference, return_counts=True)
-        labels = {int(value): int(count) for value, count in zip(values, counts, strict=True)}
-    spacing = tuple(round(edge, 4) for edge in case.spacing)
-    content = hashlib.sha256(repr(case.shape).encode() + case.image.tobytes()).hexdigest()
-    problem = "Its reference is empty: no voxel has a label." if set(labels) == {0} else ""
-    return Look(entry, problem, spacing, case.shape, labels, content, _seen(case))
-
-
-def _seen(case: Case) -> tuple[str, ...]:
-    axes = case.affine[:3, :3] / np.linalg.norm(case.affine[:3, :3], axis=0)
-    angles = axes.T @ axes - np.eye(3)
-    image = case.image
-    seen = {
-        "no reference": case.reference is None,
-        "8 bit": image.min() >= 0 and image.max() <= 255 and bool((image == np.floor(image)).all()),
-        "left-handed": np.linalg.det(axes) < 0,
-        "oblique": bool((np.abs(angles) > _SQUARE).any()),
-    }
-    return tuple(name for name, there in seen.items() if there)
 
 
 def _groups(looks: Sequence[Look]) -> tuple[Group, ...]:

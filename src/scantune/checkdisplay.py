@@ -17,7 +17,7 @@ _MOST = 8  # labels or names that are told one by one
 
 def show_report(to: Console, report: "Report") -> None:
     """Show the groups, the labels, the problems and the notes."""
-    from scantune.check import NOTES
+    from scantune.scanlook import NOTES
 
     to.print(group_table(report))
     to.print(label_table(report))

@@ -49,6 +49,8 @@ class Train:
     """An exported atlas for simulated cohorts, where nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
     """Real label maps, from which half of the simulated subjects are made."""
+    root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Where the recipe's data set is, so that a recipe need not say it."""
     log: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
     """Gets a log that TensorBoard reads."""
 
@@ -64,7 +66,7 @@ class Train:
         start = None if self.start is None else load(self.start)
         recipe = read_recipe(self.recipe)
         recipe = replace(recipe, train=replace(recipe.train if start is None else FINE_TUNING, **given))
-        plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps}))
+        plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root}))
         checkpoint = self.out.with_name(f".{self.out.name}.run")
         screen = terminal.console(stderr=True)
         with terminal.TrainingDisplay(screen, recipe.train.iterations) as display:
@@ -113,6 +115,8 @@ class Fit:
     """An exported atlas for simulated cohorts, where nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
     """Real label maps, from which half of the simulated subjects are made."""
+    root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Where the recipe's data set is, so that a recipe need not say it."""
 
     def run(self) -> int:
         """Fit, and write the model file anew."""
@@ -123,7 +127,8 @@ class Fit:
 
         settings = self._settings()
         model = load(self.model)
-        plan = Plan.read(read_recipe(self.data), _given({"atlas": self.atlas, "label_maps": self.label_maps}))
+        given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
+        plan = Plan.read(read_recipe(self.data), given)
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
         model = self._prior(model, plan) if self.method == "foe" else self._helper(model, plan, settings, checkpoint)
         model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])

@@ -23,10 +23,14 @@ from scantune.imagefiles import GridHeader, read_voxels
 
 __all__ = [
     *("Case", "GridHeader", "Gridded", "LabelMap"),
-    *("read_labels", "read_scan", "require_same_grid", "write_image", "write_labels", "write_text"),
+    *("grid_shift", "read_labels", "read_scan", "require_same_grid", "write_image", "write_labels", "write_text"),
 ]
 
 AnyPath: TypeAlias = str | os.PathLike[str]
+
+SHIFT = 0.25
+"""Up to so many voxels along each axis, the headers of two files count as telling one grid. From half a voxel on, a
+label would belong to a neighbour of its voxel."""
 
 
 class Gridded:
@@ -116,7 +120,7 @@ class Case(Gridded):
 
 
 def require_same_grid(one: Gridded, other: Gridded) -> None:
-    """Check that two volumes lie on the same grid, to a tenth of a voxel at every corner.
+    """Check that two volumes lie on the same grid, to `SHIFT` voxels at every corner.
 
     Raises:
         ScanError: They do not.
@@ -126,13 +130,23 @@ def require_same_grid(one: Gridded, other: Gridded) -> None:
             f"{one.name} must lie on the grid of {other.name}, but has shape {one.shape}, not {other.shape}. "
             "Check that the two belong together, or resample one onto the other first."
         )
-    corners = np.array(list(itertools.product(*[(0, n - 1) for n in one.shape], [1]))).T
-    apart = np.linalg.norm((one.affine - other.affine) @ corners, axis=0).max()
-    if apart > 0.1 * min(other.spacing):
+    if grid_shift(one, other) > SHIFT:
+        apart = np.linalg.norm((one.affine - other.affine) @ _corners(one), axis=0).max()
         raise ScanError(
             f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
             "Check that the two belong together, or resample one onto the other first."
         )
+
+
+def grid_shift(one: Gridded, other: Gridded) -> float:
+    """How far the corners of one grid are from those of another of the same shape, at most, in voxels along an axis."""
+    corners = _corners(one)
+    return float(np.abs(np.linalg.solve(other.affine, one.affine @ corners) - corners).max())
+
+
+def _corners(grid: Gridded) -> NDArray[np.int64]:
+    """Voxel coordinates of the corners, `(4, 8)`."""
+    return np.array(list(itertools.product(*[(0, n - 1) for n in grid.shape], [1]))).T
 
 
 def read_scan(path: AnyPath, frame: int | None = None) -> Case:

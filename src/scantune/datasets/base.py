@@ -45,6 +45,10 @@ class Entry(ABC):
     def files(self) -> Sequence[Path]:
         """Every file that `read` opens."""
 
+    def shift(self) -> float:
+        """By how many voxels the reference's header places it off the grid of the scan, within what is tolerated."""
+        return 0.0
+
     def check(self) -> None:
         """A quick look, before the work, at what can go wrong with `read`: by default, whether its files are there.
 

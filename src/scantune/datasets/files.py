@@ -12,7 +12,7 @@ import numpy as np
 from scantune.datasets.base import Entry
 from scantune.errors import InputError
 from scantune.headers import read_grid
-from scantune.scans import Case, LabelMap, read_labels, read_scan, require_same_grid
+from scantune.scans import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ class LayeredEntry(Entry):
         grid = read_grid(self.image, self.frame)
         for layer in self.layers:
             require_same_grid(read_grid(layer.path), grid)
+
+    def shift(self) -> float:
+        """The largest, as the headers of all labels tell."""
+        grid = read_grid(self.image, self.frame)
+        return max((grid_shift(read_grid(layer.path), grid) for layer in self.layers), default=0.0)
 
     def _labels(self, layer: Layer) -> LabelMap:
         if layer.value is None:

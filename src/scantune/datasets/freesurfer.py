@@ -108,6 +108,10 @@ class BrainEntry(FileEntry):
                 f"{self.labels}. Make one, or give the option strip=labels or strip=none."
             )
 
+    def drawn_on_scan(self) -> Sequence[Path]:
+        """None: labels may lie on FreeSurfer's grid."""
+        return []
+
     def reference(self, scan: Case) -> LabelMap:
         """The grouped labels on the grid of the scan."""
         return _on_grid(relabelled(read_labels(self.labels), self.values), scan)

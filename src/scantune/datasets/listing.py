@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,8 +11,8 @@ import numpy as np
 
 from scantune.datasets.base import Entry
 from scantune.errors import InputError, ScanError
-from scantune.headers import read_grid
-from scantune.scans import Case, LabelMap, read_labels, read_scan, require_same_grid
+from scantune.headers import Grid, read_grid
+from scantune.scans import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -59,8 +59,20 @@ class FileEntry(Entry):
         self.check_headers()
 
     def check_headers(self) -> None:
-        """Whether image and label map lie on one grid, as their headers tell."""
-        require_same_grid(read_grid(self.labels, self.frame), read_grid(self.image, self.frame))
+        """Whether image and label maps lie on one grid, as their headers tell."""
+        for labels in self._grids():
+            require_same_grid(labels, read_grid(self.image, self.frame))
+
+    def shift(self) -> float:
+        """As the headers of image and label maps tell."""
+        return max((grid_shift(labels, read_grid(self.image, self.frame)) for labels in self._grids()), default=0.0)
+
+    def drawn_on_scan(self) -> Sequence[Path]:
+        """The label maps that must lie on the grid of the scan; those of other grids are placed by `reference`."""
+        return [self.labels]
+
+    def _grids(self) -> Iterator[Grid]:
+        return (read_grid(path, self.frame) for path in self.drawn_on_scan())
 
     def files(self) -> Sequence[Path]:
         """The image and the label map, with the data files of MetaImage headers."""

@@ -67,6 +67,10 @@ class SeriesEntry(FileEntry):
         if not self.series():
             raise ScanError(f"{self.image} must hold the DICOM slices of {self.name}, but holds none. Get them again.")
 
+    def drawn_on_scan(self) -> Sequence[Path]:
+        """None: the label map may lie on some slices alone."""
+        return []
+
     def reference(self, scan: Case) -> LabelMap:
         """The zones on the grid of the whole scan."""
         return relabelled(_on_grid(read_labels(self.labels, self.values), scan), self.values)

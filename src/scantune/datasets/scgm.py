@@ -63,6 +63,10 @@ class VotedEntry(FileEntry):
         votes = np.stack([(ballots == value).sum(0) + 0.5 * (ballots[0] == value) for value in self.values])
         return replace(masks[0], labels=votes.argmax(0).astype(np.uint8))
 
+    def drawn_on_scan(self) -> Sequence[Path]:
+        """All masks."""
+        return [self.labels, *self.others]
+
     def needed(self) -> Sequence[Path]:
         """With all masks."""
         return [*super().needed(), *self.others]
