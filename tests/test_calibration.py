@@ -2,16 +2,25 @@
 
 import math
 from copy import deepcopy
-from dataclasses import fields
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 
-from conftest import toy_scan
+from conftest import TOY_PATCHES, toy_scan
 from scantune import FieldOfExperts, InputError
-from scantune.calibration import QUANTILE, Calibration, predicted_proportions, structure_counts
+from scantune.calibration import (
+    FAR,
+    QUANTILE,
+    Calibration,
+    Coverage,
+    Levels,
+    predicted_proportions,
+    structure_counts,
+    totals,
+)
 from scantune.networks import fold_batch_norm
 
 HELD_OUT = [(toy_scan(seed)[0] ** 1.1, None) for seed in range(120, 124)]
@@ -24,32 +33,87 @@ def prior(toy):
 
 def same(one, other):
     """Whether two calibrations have the same numbers."""
-    return all(
-        torch.equal(torch.as_tensor(getattr(one, field.name)), torch.as_tensor(getattr(other, field.name)))
-        for field in fields(Calibration)
+    pairs = [(calibration.tensors(), calibration.levels, calibration.coverage) for calibration in (one, other)]
+    (tensors, *rest), (others, *remaining) = pairs
+    return (
+        rest == remaining
+        and tensors.keys() == others.keys()
+        and all(torch.equal(tensors[key], others[key]) for key in tensors)
     )
 
 
+def calibration(typical, shares, spread):
+    return Calibration(Levels(typical, typical, math.inf), torch.tensor(shares), torch.tensor(spread))
+
+
+def lognormal(rng, subjects, middle, spread):
+    return np.exp(rng.normal(math.log(middle), spread, subjects))
+
+
+def test_levels_are_those_of_the_log_normal_that_the_energies_come_from():
+    rng = np.random.default_rng(3)
+    levels = Levels.of(lognormal(rng, 4000, 0.03, 0.4).tolist(), lognormal(rng, 4000, 0.01, 0.4).tolist())
+    of_the_new = scipy.stats.lognorm(0.4, scale=0.03)
+    assert levels.middle == pytest.approx(of_the_new.median(), rel=0.03)
+    assert levels.typical == pytest.approx(of_the_new.ppf(QUANTILE), rel=0.03)
+    assert levels.far == pytest.approx(of_the_new.median() * math.exp(FAR * 0.4), rel=0.08)
+
+
+def test_two_new_subjects_have_the_middle_and_training_subjects_the_spread():
+    rng = np.random.default_rng(4)
+    new, training = [0.02, 0.08], lognormal(rng, 500, 0.01, 0.3).tolist()
+    levels = Levels.of(new, training)
+    assert levels.middle == pytest.approx(0.04, rel=1e-9)
+    pooled = np.sqrt((2 * np.log(2) ** 2 + 499 * np.var(np.log(training), ddof=1)) / 500)
+    assert levels.typical == pytest.approx(0.04 * math.exp(1.2815515655 * pooled), rel=1e-6)
+    assert levels.typical < Levels.of(new).typical
+
+
+def test_one_subject_alone_is_given_some_spread():
+    levels = Levels.of([0.05])
+    assert levels.middle == pytest.approx(0.05)
+    assert levels.middle < levels.typical < levels.far < 0.1
+
+
+@pytest.mark.parametrize(
+    ("energy", "reading"), [(0.0, "typical"), (0.1, "typical"), (0.11, "shifted"), (0.9, "shifted"), (0.91, "far out")]
+)
+def test_an_energy_reads_as_typical_shifted_or_far_out(energy, reading):
+    assert Calibration(Levels(0.05, 0.1, 0.9), torch.ones(1), torch.ones(1)).reading(energy) == reading
+
+
 @pytest.mark.parametrize("subjects", [1, 2, 7, 30])
-def test_the_level_is_a_quantile_and_shares_have_mean_and_deviation(subjects):
+def test_shares_have_mean_and_deviation(subjects):
     rng = np.random.default_rng(subjects)
-    energies, shares = rng.gamma(2, 0.01, subjects), rng.dirichlet([3, 2, 1], subjects)
-    known = Calibration.of(energies.tolist(), torch.from_numpy(shares))
-    assert known.typical == pytest.approx(np.quantile(energies, QUANTILE), rel=1e-12)
+    energies, shares = torch.from_numpy(rng.gamma(2, 0.01, subjects)), rng.dirichlet([3, 2, 1], subjects)
+    known = Calibration.of({"cnn/a": energies, "cnn/b": 3 * energies}, {}, torch.from_numpy(shares))
+    assert known.levels == Levels.of((2 * energies).tolist())
     np.testing.assert_allclose(known.shares, shares.mean(0), rtol=1e-6)
     np.testing.assert_allclose(known.spread, np.maximum(shares.std(0), 1e-3), rtol=1e-5)
 
 
+def test_partial_coverage_and_crops_are_remarked():
+    masks = [torch.zeros(20, 1, 8, 8, dtype=torch.bool) for _ in range(2)]
+    masks[1][..., :2] = True
+    shown = Coverage.of([(torch.zeros(slices, 1, 8, 8), mask) for slices, mask in zip((20, 24), masks, strict=True)])
+    assert shown.slices == (20, 24)
+    assert shown.inside == (0.75, 1.0)
+    assert shown.remarks(20, masks[1]) == shown.remarks(10, None) == []
+    assert "has 9 slices, source scans have 20 to 24" in shown.remarks(9, None)[0]
+    masks[0][..., 2:] = True
+    assert "fills 25% of the network's field of view, source scans at least 75%" in shown.remarks(30, masks[0])[0]
+
+
 def test_oddness_is_the_largest_deviation_of_any_structure():
     shares, spread = [0.5, 0.3, 0.2], [0.1, 0.02, 0.05]
-    known = Calibration(0.1, torch.tensor(shares), torch.tensor(spread))
+    known = calibration(0.1, shares, spread)
     for counts in ([50, 30, 20], [40, 35, 25], [600, 290, 110], [0, 0, 3]):
         wanted = max(abs(n / sum(counts) - m) / s for n, m, s in zip(counts, shares, spread, strict=True))
         assert known.oddness(torch.tensor(counts)) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
 def test_an_empty_foreground_is_as_odd_as_can_be():
-    known = Calibration(0.1, torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.1]))
+    known = calibration(0.1, [0.5, 0.5], [0.1, 0.1])
     assert known.oddness(torch.zeros(2, dtype=torch.long)) == math.inf
 
 
@@ -60,8 +124,21 @@ def test_structures_are_counted_without_the_background_and_where_absent():
 
 
 def test_a_calibration_survives_its_tensors():
-    known = Calibration(float(np.float32(0.0221)), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.05]))
+    levels = Levels(*(float(np.float32(value)) for value in (0.01, 0.0221, 0.5)))
+    coverage = Coverage((3.0, 9.0), (0.5, 1.0))
+    energies = {"cnn/a": torch.rand(3), "pca/b": torch.rand(2)}
+    known = Calibration(levels, torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.05]), coverage, energies, energies)
     assert same(Calibration.from_tensors(known.tensors()), known)
+
+
+def test_a_calibration_of_older_files_knows_the_typical_level_alone():
+    known = calibration(float(np.float32(0.0221)), [0.6, 0.4], [0.1, 0.05])
+    stored = {name: known.tensors()[name] for name in ("typical", "shares", "spread")}
+    again = Calibration.from_tensors(stored)
+    assert same(again, known)
+    assert again.reading(0.02) == "typical"
+    assert again.reading(2.0) == "shifted"
+    assert again.readings({"cnn": {"a": 0.02}}) == {}
 
 
 def test_proportions_are_those_of_the_predicted_labels(toy):
@@ -94,12 +171,42 @@ def test_a_volume_without_foreground_has_no_shares():
 
 
 def test_energies_are_of_held_out_subjects_and_shares_of_all(toy, prior):
+    known = prior.calibration
     energies = [toy.prior.energy(toy.network, volume) for volume, _ in HELD_OUT]
-    assert prior.calibration.typical == pytest.approx(np.quantile(energies, QUANTILE), rel=1e-9)
+    assert totals(known.held_out, "cnn") == pytest.approx(energies, rel=1e-5)
+    assert known.levels == Levels.of(totals(known.held_out, "cnn"), totals(known.training, "cnn"))
+    assert {len(values) for values in known.held_out.values()} == {len(HELD_OUT)}
+    assert {key.split("/")[0] for key in known.held_out} == {"cnn", "pca"}
     volumes = [volume for volume, _ in HELD_OUT] + toy.volumes
     shares = np.stack([predicted_proportions(toy.network, volume) for volume in volumes])
     np.testing.assert_allclose(prior.calibration.shares, shares.mean(0), rtol=1e-6)
     np.testing.assert_allclose(prior.calibration.spread, np.maximum(shares.std(0), 1e-3), rtol=1e-4)
+
+
+def test_a_training_subject_is_compared_with_a_prior_of_the_others(toy, prior):
+    layers = prior.families["cnn"].experts.layers()
+    for left in (0, 4):
+        others = [volume for number, volume in enumerate(toy.volumes) if number != left]
+        refitted = FieldOfExperts.fit(toy.network, others, layers=layers, patches=TOY_PATCHES)
+        wanted = refitted.energy(toy.network, toy.volumes[left])
+        assert totals(prior.calibration.training, "cnn")[left] == pytest.approx(wanted, rel=2e-3)
+
+
+def test_each_layer_has_a_reading(toy, prior):
+    scan = toy_scan(128)[0] ** 3
+    energies = prior.energies(prior.statistics(toy.network, scan))
+    values = {name: {group: float(v) for group, v in groups.items()} for name, groups in energies.items()}
+    readings = prior.calibration.readings(values)
+    assert {name: set(groups) for name, groups in readings.items()} == {n: set(g) for n, g in values.items()}
+    assert "far out" in readings["cnn"].values()
+    usual = {"cnn": {group.removeprefix("cnn/"): float(v.median()) for group, v in prior.calibration.held_out.items()}}
+    assert set(prior.calibration.readings(usual)["cnn"].values()) == {"typical"}
+
+
+def test_a_summarised_prior_tells_of_no_single_subject(prior):
+    known = prior.summarised().calibration
+    assert known.levels == prior.calibration.levels
+    assert not known.held_out and not known.training
 
 
 def test_padding_of_held_out_subjects_is_left_out_of_their_energy(toy):
@@ -107,9 +214,9 @@ def test_padding_of_held_out_subjects_is_left_out_of_their_energy(toy):
     padded = nn.functional.pad(scan, (0, 0, 16, 0), value=1.0)
     mask = torch.zeros_like(padded, dtype=torch.bool)
     mask[:, :, :16] = True
-    known = toy.prior.calibrated(toy.network, [(padded, mask)]).calibration
-    assert known.typical == pytest.approx(toy.prior.energy(toy.network, padded, mask), rel=1e-9)
-    assert known.typical < 0.2 * toy.prior.energy(toy.network, padded)
+    (energy,) = totals(toy.prior.calibrated(toy.network, [(padded, mask)]).calibration.held_out, "cnn")
+    assert energy == pytest.approx(toy.prior.energy(toy.network, padded, mask), rel=1e-5)
+    assert energy < 0.2 * toy.prior.energy(toy.network, padded)
 
 
 def test_training_subjects_alone_do_not_calibrate(toy):
@@ -144,4 +251,5 @@ def test_copies_of_a_prior_keep_its_calibration(change, toy, prior):
     }
     changed = getattr(prior, change)(*arguments[change])
     assert changed is not prior
-    assert same(changed.calibration, prior.calibration)
+    kept = prior.calibration.summarised() if change == "summarised" else prior.calibration
+    assert same(changed.calibration, kept)

@@ -239,3 +239,16 @@ def test_a_model_is_fitted_with_the_density_that_was_asked_for(toy):
     assert prior.calibration is not None
     with pytest.raises(InputError, match="histogram densities .* cannot be summarised"):
         fit(model, [], density="histogram", summarise=True)
+
+
+def test_a_scan_with_too_few_patches_from_the_start_is_matched_by_features_alone(toy, monkeypatch):
+    scan = toy_scan(161, slices=2)[0] ** 1.5
+    both = {
+        method: scantune.adapt(toy.network, scan, toy.prior, method, steps=3, guard=False)
+        for method in ("foe-cnn", "foe-cnn-pca")
+    }
+    assert both["foe-cnn"].trace[-1]["objective"] != both["foe-cnn-pca"].trace[-1]["objective"]
+    monkeypatch.setattr("scantune.methods.foe.MINIMUM_ACTIVE", 10**9)
+    alone = scantune.adapt(toy.network, scan, toy.prior, "foe-cnn-pca", steps=3, guard=False)
+    assert alone.trace == both["foe-cnn"].trace
+    assert all(row["valid"] for row in alone.trace)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from scantune.calibration import Calibration
+from scantune.calibration import Calibration, Levels
 from scantune.guard import AGREEMENT, ODD, ODDNESS, Guard, judge
 
-SOURCE_SITE = Calibration(0.1, torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
-TOLERANT = Calibration(0.1, torch.tensor([0.6, 0.4]), torch.tensor([10.0, 10.0]))
+SOURCE_SITE = Calibration(Levels(0.1, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
+TOLERANT = Calibration(Levels(0.1, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([10.0, 10.0]))
 
 
 def labels(first, second, background=50):
@@ -47,7 +47,7 @@ def test_odd_proportions_may_get_less_odd_and_not_more():
 def test_a_prediction_that_has_moved_too_far_is_refused():
     """Shifted by n of 50 pixels, each structure and the background keep their sizes and a Dice of 1 - n / 50."""
     before = torch.tensor([[1] * 50 + [2] * 50 + [0] * 50])
-    known = Calibration(0.1, torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.1]))
+    known = Calibration(Levels(0.1, 0.1, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.1]))
     guard = Guard(before, 2, known)
     for shift, verdict in ((5, True), (9, True), (11, False), (25, False)):
         after = before.roll(shift, dims=1)
@@ -59,7 +59,7 @@ def test_agreement_is_monais_dice_over_the_structures_of_the_source(rng):
     from monai.metrics import compute_dice
     from monai.networks.utils import one_hot
 
-    known = Calibration(0.1, torch.full((3,), 1 / 3), torch.ones(3))
+    known = Calibration(Levels(0.1, 0.1, 1.0), torch.full((3,), 1 / 3), torch.ones(3))
     for absent in (None, 3):
         before, after = (torch.randint(0, 4, (5, 12, 9), generator=rng) for _ in range(2))
         before[before == absent] = 0

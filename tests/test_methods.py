@@ -124,7 +124,7 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
     def emptied(self, batch):
         statistics = measure(self, batch)
         calls.append(1)
-        if len(calls) == 1:
+        if len(calls) <= 2:  # whether there are patches at all, and the source
             return statistics
         return {key: value * (0 if key.startswith("pca/") else 1e-3) for key, value in statistics.items()}
 

@@ -9,7 +9,7 @@ from torch import nn
 import scantune
 from conftest import toy_scan
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
-from scantune.calibration import Calibration
+from scantune.calibration import Calibration, Levels
 from scantune.preprocess import Preprocessing
 
 
@@ -109,9 +109,11 @@ def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
 
 
 def test_describe_tells_up_to_which_energy_a_scan_is_typical(model):
-    known = Calibration(0.022149, torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
+    known = Calibration(Levels(0.01, 0.022149, 0.3), torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
     text = replace(model, prior=replace(model.prior, calibration=known)).describe()
-    assert f"floor {model.prior.floor():.4g} nats, typical up to 0.02215 nats" in " ".join(text.split())
+    assert f"floor {model.prior.floor():.4g} nats, typical up to 0.02215 nats, far out beyond 0.3" in " ".join(
+        text.split()
+    )
     assert max(map(len, text.splitlines())) <= 80
 
 

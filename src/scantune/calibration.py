@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist, fmean
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,30 +12,137 @@ from torch import Tensor, nn
 from scantune.tasks import Segmentation, Task, main_output
 
 QUANTILE = 0.9
-"""A scan is typical if its energy is below this quantile of held-out source subjects' energies."""
+"""A scan is typical if its energy is below this quantile of source subjects that the network has not seen."""
+
+FAR = 4.0
+"""Beyond the middle by this many deviations of the logarithm a scan is far out."""
+
+LEAST_SPREAD = 0.1
+"""Of the logarithm of energies between subjects, where there are too few of them to tell."""
+
+Reading = Literal["typical", "shifted", "far out"]
+"""Of an energy: as source subjects have it, or above, or beyond anything that is known."""
+
+Energies = Mapping[str, Tensor]
+"""Energies by group, `family/layer` -> `(subjects,)`."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Energies in nats that divide scans.
+
+    The energies of source subjects are taken to be log-normal: their middle is that of subjects that the network was
+    *not* trained on, for training subjects look too typical; how they differ from each other is taken of both, for
+    the new ones are often two or three.
+
+    Args:
+        middle: Half of the new source subjects are below it.
+        typical: So are nine of ten.
+        far: Nothing like this was seen in training.
+    """
+
+    middle: float
+    typical: float
+    far: float
+
+    @classmethod
+    def of(cls, held_out: Sequence[float], training: Sequence[float] = ()) -> Self:
+        """From energies of held-out subjects, and of training subjects among themselves, one left out at a time."""
+        groups = [torch.tensor(group, dtype=torch.double).log() for group in (held_out, training) if len(group)]
+        middle = float(torch.quantile(groups[0], 0.5))
+        freedom = sum(len(group) - 1 for group in groups)
+        squares = sum(float((group - group.mean()).square().sum()) for group in groups)
+        spread = max(math.sqrt(squares / freedom) if freedom else 0.0, LEAST_SPREAD)
+        above = (0.0, NormalDist().inv_cdf(QUANTILE) * spread, FAR * spread)
+        return cls(*(math.exp(middle + distance) for distance in above))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a body source scans show; partial coverage or a crop looks like a scanner shift and is none.
+
+    Args:
+        slices: Fewest and most slices.
+        inside: Smallest and largest share of the network's field that is image, not padding.
+    """
+
+    slices: tuple[float, float]
+    inside: tuple[float, float]
+
+    @classmethod
+    def of(cls, scans: Sequence[tuple[Tensor, Tensor | None]]) -> Self:
+        """From volumes `(slices, channels, *spatial)` and their padding."""
+        slices = [float(len(volume)) for volume, _ in scans]
+        shares = [inside(mask) for _, mask in scans]
+        return cls((min(slices), max(slices)), (min(shares), max(shares)))
+
+    def remarks(self, slices: int, padding: Tensor | None) -> list[str]:
+        """Sentences about a scan that shows much less than source scans do."""
+        found = []
+        if slices < 0.5 * self.slices[0]:
+            few, many = (f"{number:.0f}" for number in self.slices)
+            theirs = few if few == many else f"{few} to {many}"
+            found.append(
+                f"The scan has {slices} slices, source scans have {theirs}: partial coverage looks like a shift."
+            )
+        share = inside(padding)
+        if share < 0.5 * self.inside[0]:
+            found.append(
+                f"The scan fills {share:.0%} of the network's field of view, source scans at least "
+                f"{self.inside[0]:.0%}: a crop looks like a shift."
+            )
+        return found
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is typical of source subjects; no number tells of a single one.
+    """What is typical of source subjects.
 
     Args:
-        typical: The energy in nats below which a scan counts as typical, a quantile over subjects that the network was
-            *not* trained on: training subjects look too typical, because the network has seen them.
+        levels: Energies that divide scans, of the FoE-CNN energy.
         shares: Mean share of each structure in the predicted foreground `(structures,)`.
         spread: Standard deviation of these shares over subjects `(structures,)`.
+        coverage: How much source scans show; None in files of older versions.
+        held_out: Energies of subjects that the network was not trained on; empty in a summarised prior.
+        training: Energies of training subjects from the prior of the others; empty in a summarised prior.
     """
 
-    typical: float
+    levels: Levels
     shares: Tensor
     spread: Tensor
+    coverage: Coverage | None = None
+    held_out: Energies = field(default_factory=dict)
+    training: Energies = field(default_factory=dict)
 
     @classmethod
-    def of(cls, energies: Sequence[float], proportions: Tensor) -> Self:
-        """From the energies of held-out subjects, and the proportions `(subjects, structures)` of source subjects."""
-        level = torch.quantile(torch.tensor(energies, dtype=torch.double), QUANTILE)
+    def of(cls, held_out: Energies, training: Energies, proportions: Tensor, coverage: Coverage | None = None) -> Self:
+        """From energies, the proportions `(subjects, structures)` of source subjects, and what their scans show."""
         spread = proportions.std(0, correction=0).clamp_min(1e-3)
-        return cls(float(level), proportions.mean(0).float().cpu(), spread.float().cpu())
+        levels = Levels.of(*(totals(energies, "cnn") for energies in (held_out, training)))
+        return cls(levels, proportions.mean(0).float().cpu(), spread.float().cpu(), coverage, held_out, training)
+
+    @property
+    def typical(self) -> float:
+        """The energy in nats up to which a scan counts as typical."""
+        return self.levels.typical
+
+    def reading(self, energy: float) -> Reading:
+        """What an energy says about a scan."""
+        if energy <= self.levels.typical:
+            return "typical"
+        return "shifted" if energy <= self.levels.far else "far out"
+
+    def readings(self, energies: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Reading]]:
+        """The same for every group of every family whose energies of source subjects are known."""
+        found: dict[str, dict[str, Reading]] = {}
+        for family, groups in energies.items():
+            for group, energy in groups.items():
+                key = f"{family}/{group}"
+                if key in self.held_out and len(self.held_out[key]):
+                    among = self.training.get(key, torch.empty(0)).tolist()
+                    levels = Levels.of(self.held_out[key].tolist(), among)
+                    found.setdefault(family, {})[group] = replace(self, levels=levels).reading(energy)
+        return found
 
     def oddness(self, counts: Tensor) -> float:
         """How far the proportions of a prediction are from the source's, in deviations of the oddest structure.
@@ -47,14 +155,48 @@ class Calibration:
         shares = counts.cpu() / counts.cpu().sum()
         return float(((shares - self.shares) / self.spread).abs().max())
 
+    def summarised(self) -> Self:
+        """Without any number of a single subject."""
+        return replace(self, held_out={}, training={})
+
     def tensors(self) -> dict[str, Tensor]:
         """What is stored in a model file."""
-        return {"typical": torch.tensor([self.typical]), "shares": self.shares, "spread": self.spread}
+        levels = self.levels
+        stored = {"typical": torch.tensor([levels.typical]), "shares": self.shares, "spread": self.spread}
+        stored["levels"] = torch.tensor([levels.middle, levels.typical, levels.far])
+        if self.coverage is not None:
+            stored["coverage"] = torch.tensor([*self.coverage.slices, *self.coverage.inside])
+        for name, energies in (("held-out", self.held_out), ("training", self.training)):
+            stored |= {f"{name}/{group}": values.float() for group, values in energies.items()}
+        return stored
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `tensors`."""
-        return cls(float(tensors["typical"][0]), tensors["shares"], tensors["spread"])
+        """The inverse of `tensors`; files of older versions know the typical level alone."""
+        typical = float(tensors["typical"][0])
+        levels = Levels(typical, typical, math.inf)
+        if "levels" in tensors:
+            levels = Levels(*map(float, tensors["levels"]))
+        coverage = None
+        if "coverage" in tensors:
+            few, many, small, large = map(float, tensors["coverage"])
+            coverage = Coverage((few, many), (small, large))
+        known = [
+            {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
+            for name in ("held-out/", "training/")
+        ]
+        return cls(levels, tensors["shares"], tensors["spread"], coverage, *known)
+
+
+def totals(energies: Energies, family: str) -> list[float]:
+    """Each subject's energy of a family: the mean over its groups."""
+    groups = [values.tolist() for key, values in energies.items() if key.startswith(f"{family}/")]
+    return [fmean(each) for each in zip(*groups, strict=True)]
+
+
+def inside(padding: Tensor | None) -> float:
+    """The share of the network's field that is image."""
+    return 1.0 if padding is None else 1 - float(padding.float().mean())
 
 
 def structure_counts(labels: Tensor, structures: int) -> Tensor:

@@ -63,6 +63,15 @@ class Field:
         least = self.divergence.floor(self.density)
         return self.center.new_tensor(torch.nan) if least is None else self._mean(least)
 
+    def left_out(self) -> Tensor:
+        """What `compare` gives of each training subject, left out of the others, `(subjects,)`; of one, nothing."""
+        number = len(next(iter(self.density.tensors().values())))
+        each = [self.density.subject((subject + 0.5) / number) for subject in range(number)]
+        if number < 2:
+            return self.center.new_empty(0)
+        others = [type(one).joined([*each[:n], *each[n + 1 :]]) for n, one in enumerate(each)]
+        return torch.stack([self._mean(self.divergence.value(*pair)) for pair in zip(others, each, strict=True)])
+
     def _mean(self, values: Tensor) -> Tensor:
         return torch.where(self.kept, values, 0).sum() / self.kept.sum()
 

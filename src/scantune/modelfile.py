@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import textwrap
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from scantune.calibration import Calibration
 from scantune.errors import InputError
 from scantune.networks import HELPERS, AdaptableNetwork, Helper
 from scantune.preprocess import Preprocessing
@@ -133,8 +135,13 @@ class Model:
         )
         contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
         known = self.prior.calibration
-        typical = "not calibrated" if known is None else f"typical up to {known.typical:.4g} nats"
+        typical = "not calibrated" if known is None else _levels(known)
         return [line for text in (f"{contents}, {typical}", *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
+
+
+def _levels(known: Calibration) -> str:
+    far = "" if math.isinf(known.levels.far) else f", far out beyond {known.levels.far:.4g}"
+    return f"typical up to {known.typical:.4g} nats{far}"
 
 
 def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.calibration import Calibration, predicted_proportions
+from scantune.calibration import Calibration, Coverage, predicted_proportions
 from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
 from scantune.estimation import MINIMUM_ACTIVE, blank, estimate
@@ -103,18 +103,30 @@ class FieldOfExperts:
         Args:
             network: The network the prior was fitted on.
             held_out: Volumes and masks of source subjects that the network was not trained on.
-            training: Those of training subjects; they count for the proportions, not for the energies.
+            training: Those of training subjects; they count for proportions and coverage. Their energies, each from the
+                prior of the others, need no volume.
             task: How the output is read; by default a segmentation.
         """
-        energies, shares = [], []
-        for new, subjects in ((True, held_out), (False, training)):
-            for volume, mask in subjects:
-                shares.append(predicted_proportions(network, volume, task))
-                if new:
-                    energies.append(self.energy(network, volume, mask))
-        if not energies:
+        new, seen = list(held_out), list(training)
+        if not new:
             raise InputError("A calibration needs at least one held-out source subject, got none.")
-        return replace(self, calibration=Calibration.of(energies, torch.stack(shares)))
+        shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
+        left_out = {
+            f"{name}/{group}": field.left_out().cpu()
+            for name, family in self.families.items()
+            for group, field in family.fields.items()
+        }
+        known = Calibration.of(self._energies_of(network, new), left_out, shares, Coverage.of([*new, *seen]))
+        return replace(self, calibration=known)
+
+    def _energies_of(self, network: nn.Module, scans: Iterable[tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
+        """Energies of scans by group, `family/layer` -> `(scans,)`; those without enough patches have no PCA energy."""
+        found: dict[str, list[float]] = {}
+        for volume, mask in scans:
+            for family, groups in self.energies(sufficient(self.statistics(network, volume, mask))).items():
+                for group, value in groups.items():
+                    found.setdefault(f"{family}/{group}", []).append(float(value))
+        return {key: torch.tensor(values) for key, values in found.items()}
 
     def layers(self) -> list[str]:
         """Every layer whose features the experts read."""
@@ -200,7 +212,9 @@ class FieldOfExperts:
 
     def summarised(self) -> Self:
         """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""
-        return self._each(lambda family: family.each(lambda field: field.summarised()))
+        known = None if self.calibration is None else self.calibration.summarised()
+        plain = self._each(lambda family: family.each(lambda field: field.summarised()))
+        return replace(plain, calibration=known)
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
         """The same prior for a network whose batch norms were folded into its convolutions."""
@@ -261,4 +275,13 @@ class FieldOfExperts:
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
 
 
-__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics"]
+def sufficient(statistics: Statistics) -> Statistics:
+    """Those of groups with enough samples to speak of a density."""
+    return {
+        key: value
+        for key, value in statistics.items()
+        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
+    }
+
+
+__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics", "sufficient"]

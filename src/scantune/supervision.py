@@ -11,7 +11,7 @@ from scantune.guard import Decision, Guard, judge
 from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
-from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts
+from scantune.prior import FieldOfExperts, sufficient
 from scantune.results import Survey
 from scantune.tasks import Task
 from scantune.volumes import Volume
@@ -32,18 +32,13 @@ def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts
             if prior is not None:
                 for key, value in prior.measure(recording, part.padding).items():
                     total[key] = total.get(key, 0) + value.double()
-    energies = {} if prior is None else prior.energies({k: v for k, v in total.items() if _enough(k, v)})
+    energies = {} if prior is None else prior.energies(sufficient(total))
     return Survey(
         torch.cat(probabilities),
         task,
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
         {name: torch.cat(parts) for name, parts in maps.items()},
     )
-
-
-def _enough(group: str, statistics: Tensor) -> bool:
-    """Whether a group's statistics are of enough samples to speak of a density."""
-    return not group.startswith("pca/") or float(statistics[0, 0]) >= MINIMUM_ACTIVE
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,18 @@ class FoECNNPCA(FoECNN):
         super().__init__(equipment, options)
         self._last = torch.zeros(())
 
+    @torch.no_grad()
+    def start(self, volume: Volume, generator: torch.Generator) -> None:
+        """A scan whose foreground is too small for a density of patches from the start is matched by features alone."""
+        super().start(volume, generator)
+        if "pca" not in self.folded.families:
+            return
+        counted = [self.measure(batch) for batch in volume.batches(4)]
+        patches = sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
+        if patches < MINIMUM_ACTIVE:
+            self.folded = self.folded.without("pca")
+            self.reference = self._compared()
+
     def terms(self, statistics: Statistics) -> Terms:
         """Eq. 15; with too few active patches the PCA term is its last valid value and the step not eligible.
 
