@@ -107,6 +107,7 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
     entry = result.save(tmp_path / "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "manifest.json",
+        "s1_page.html",
         "s1_seg.nii.gz",
         "s1_source_seg.nii.gz",
     ]

@@ -33,6 +33,11 @@ class FakeResult:
             (folder / file).write_text(self.text())
         return {"decision": "kept", "reason": "It fell.", "energy_after": float("nan"), "outputs": outputs}
 
+    def with_page(self, folder, entry):
+        name = f"{scan_name(self.path)}_page.html"
+        (folder / name).write_text(self.text())
+        return entry | {"outputs": entry["outputs"] | {"page": name}}
+
 
 @pytest.fixture
 def adapted(monkeypatch):
@@ -89,7 +94,8 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     assert (entry["status"], entry["decision"], entry["input"]) == ("done", "kept", "b.nii")
     assert entry["energy_after"] is None
     assert sorted(path.name for path in out.iterdir()) == [
-        *("a_seg.nii.gz", "a_source_seg.nii.gz", "b_seg.nii.gz", "b_source_seg.nii.gz", "manifest.json")
+        *("a_page.html", "a_seg.nii.gz", "a_source_seg.nii.gz"),
+        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "manifest.json"),
     ]
 
 
@@ -112,6 +118,16 @@ def test_what_is_done_is_skipped_on_any_device(adapted, scan, tmp_path):
     assert statuses(outcomes) == {"a": "already done", "b": "done"}
     assert [call.name for call in adapted] == ["a", "b"]
     assert list(read_manifest(tmp_path / "out")["scans"]) == ["a", "b"]
+
+
+def test_pages_can_be_left_out_and_asked_for_later(adapted, scan, tmp_path):
+    paths, out = [scan("a.nii.gz")], tmp_path / "out"
+    adapt_scans(paths, MODEL, out, SETTINGS, pages=False)
+    assert not (out / "a_page.html").exists()
+    assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
+    assert statuses(adapt_scans(paths, MODEL, out, SETTINGS)) == {"a": "done"}
+    assert (out / "a_page.html").exists()
+    assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
 
 
 def other_settings(out, paths):

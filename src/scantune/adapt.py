@@ -116,6 +116,7 @@ def adapt(
         "seed": seed,
         "device": str(where),
         **_facts(done.course, started),
+        **_levels(prior),
     }
     labels = network.labels if isinstance(network, Model) else {}
     return Result(adapted, before, after, done.course.trace, decision, patient.case, patient.prepared, labels, facts)
@@ -125,6 +126,14 @@ def _facts(course: Course, started: float) -> dict[str, Any]:
     """How the loop went, and how long everything took."""
     steps = max(len(course.trace) - 1, 0)
     return {"steps": steps, "best_step": course.best, "seconds": time.perf_counter() - started}
+
+
+def _levels(prior: FieldOfExperts | None) -> dict[str, Any]:
+    """What energies are to be compared with: the least possible one, and the highest typical of source subjects."""
+    if prior is None:
+        return {}
+    typical = {} if prior.calibration is None else {"energy_typical": prior.calibration.typical}
+    return {"energy_floor": prior.floor(), **typical}
 
 
 def _schedule(method: Method, preset: str, steps: int | None) -> Schedule:

@@ -82,6 +82,7 @@ def adapt_scans(
     settings: AdaptSettings | None = None,
     *,
     overwrite: bool = False,
+    pages: bool = True,
     observer: Observer | None = None,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations and a manifest.
@@ -95,6 +96,7 @@ def adapt_scans(
         out: The output folder, made where needed.
         settings: How to adapt; by default `AdaptSettings()`.
         overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
+        pages: Whether each scan gets a page to look at.
         observer: Is told about the progress.
 
     Returns:
@@ -106,7 +108,8 @@ def adapt_scans(
     named = name_scans(paths)
     read_manifest(Path(out))
     require_writable(Path(out))
-    run = _begin(model, OutputFolder(Path(out)), settings or AdaptSettings(), overwrite, observer or Observer())
+    folder = OutputFolder(Path(out))
+    run = _begin(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer())
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     run.observer.begin([name for name in named if name not in done])
     return [done.get(name) or run.adapt(name, path) for name, path in named.items()]
@@ -145,12 +148,15 @@ class _Run:
     out: OutputFolder
     settings: AdaptSettings
     overwrite: bool
+    pages: bool
     observer: Observer
 
     def finished(self, name: str, path: Path) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
         entry = self.out.entry(name)
         asked = {"status": "done", **self._asked(path)}
+        if self.pages and "page" not in entry.get("outputs", {}):
+            return None
         if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
             return None
         return Outcome(name, "already done", entry)
@@ -193,7 +199,8 @@ class _Run:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         result = adapt(self.model, path, on_step=self.observer.step, **asdict(self.settings))
-        return result.write_segmentations(self.out.path)
+        entry = result.write_segmentations(self.out.path)
+        return result.with_page(self.out.path, entry) if self.pages else entry
 
     def _head(self) -> dict[str, Any]:
         """Return what the manifest tells about the run."""
@@ -213,6 +220,7 @@ def _begin(
     out: OutputFolder,
     settings: AdaptSettings,
     overwrite: bool,
+    pages: bool,
     observer: Observer,
 ) -> _Run:
     """Load the model and check all that can be wrong for every scan alike."""
@@ -229,7 +237,7 @@ def _begin(
     find_device(settings.device)
     loaded = load(model) if isinstance(model, str | Path) else model
     method(Equipment(loaded.task, loaded.prior, loaded.helpers), settings.options)
-    return _Run(loaded, loaded.fingerprint, out, settings, overwrite, observer)
+    return _Run(loaded, loaded.fingerprint, out, settings, overwrite, pages, observer)
 
 
 def _content_hash(path: Path) -> str:

@@ -36,7 +36,8 @@ class Adapt:
     model: Annotated[str, arg(metavar="MODEL")]
     """A model file, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), manifest.json. What is done is skipped."""
+    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), NAME_page.html to look at, manifest.json.
+    What is done is skipped."""
     method: Annotated[str, arg(metavar="NAME")] = AdaptSettings.method
     """foe-cnn-pca: match the training scans' statistics of features and patches;
     foe-cnn: of features alone;
@@ -57,6 +58,8 @@ class Adapt:
     """Fixes every random choice."""
     no_guard: Flag = False
     """Keep every adaptation. By default one that must be harmful is rolled back to the source result."""
+    no_page: Flag = False
+    """Leave out the pages."""
     overwrite: Flag = False
     """Adapt again to scans that are done, and replace files that scantune did not make."""
     strict: Flag = False
@@ -71,7 +74,15 @@ class Adapt:
         from scantune import terminal
 
         with terminal.Display(terminal.console(stderr=True)) as display:
-            outcomes = adapt_scans(scans, self.model, self.out, settings, overwrite=self.overwrite, observer=display)
+            outcomes = adapt_scans(
+                scans,
+                self.model,
+                self.out,
+                settings,
+                overwrite=self.overwrite,
+                pages=not self.no_page,
+                observer=display,
+            )
         self._show(outcomes)
         return self._exit_code(outcomes)
 

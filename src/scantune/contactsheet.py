@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scantune.colours import COLOURS, structure_colours
 from scantune.grids import Orientation
-from scantune.plots import COLOURS, structure_colours
 from scantune.scans import Case
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ Plane: TypeAlias = Literal["axial", "coronal", "sagittal"]
 
 # Per plane, for slices, rows and columns: the world axis they run along (0 right, 1 anterior, 2 superior) and
 # whether with it or against it.
-_LAYOUT: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
+_LAYOUT: dict[Plane, tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = {
     "axial": ((2, 1), (1, -1), (0, -1)),
     "coronal": ((1, 1), (2, -1), (0, -1)),
     "sagittal": ((0, 1), (2, -1), (1, -1)),
@@ -82,6 +82,10 @@ class Orientation:
             matrix[axis, number] = -1 if flip else 1
             matrix[axis, 3] = shape[axis] - 1 if flip else 0
         return matrix
+
+    def plane(self, affine: NDArray[np.float64]) -> Plane:
+        """The plane of the slices, on the grid of this affine."""
+        return next((name for name in _LAYOUT if Orientation.closest(affine, name) == self), "axial")
 
     @property
     def _flipped(self) -> tuple[int, ...]:

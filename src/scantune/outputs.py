@@ -92,7 +92,8 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
-        for file in (self.path / f"{name}_seg.nii.gz", self.path / f"{name}_source_seg.nii.gz"):
+        for end in ("seg.nii.gz", "source_seg.nii.gz", "page.html"):
+            file = self.path / f"{name}_{end}"
             if file.exists() and "outputs" not in entry:
                 raise ScanError(
                     f"{file} is there already, but the folder's manifest does not tell of it. Choose another "

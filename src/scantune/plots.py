@@ -3,7 +3,6 @@
 Figures are made as objects, without a window or any global state of matplotlib's.
 """
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scantune.colours import COLOURS, WRONG, structure_colours
 from scantune.errors import InputError
 from scantune.filewriting import write_whole
 from scantune.results import Result
@@ -18,12 +18,6 @@ from scantune.results import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = ("#56b4e9", "#d55e00", "#f0e442", "#009e73", "#cc79a7", "#0072b2", "#e69f00")
-"""Of the structures, in the order of their labels (M. Okabe and K. Ito's palette, safe for colour-blind readers)."""
-
-WRONG = "#ff4fc3"
-"""Of pixels that are wrong, or that adaptation changed."""
 
 _GROUND, _INK, _FAINT = "black", "#f2f2f2", "#9aa3ad"
 _PANEL = 2.6  # inches that an image panel is wide
@@ -87,12 +81,6 @@ def case_figure(
         figure.suptitle(title, fontsize=14)
         _legend(figure, colours | {"wrong" if "Reference" in maps else "changed": WRONG})
     return figure
-
-
-def structure_colours(labels: Mapping[str, int]) -> dict[str, str]:
-    """Return the colour of each structure by name; the background has none."""
-    names = sorted((name for name, value in labels.items() if value), key=labels.__getitem__)
-    return dict(zip(names, itertools.cycle(COLOURS)))
 
 
 def save_figure(figure: "Figure", path: Path | str, dots_per_inch: int = 110) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared
 from scantune.scans import Case, write_labels, write_text
 from scantune.tasks import Task
+
+if TYPE_CHECKING:
+    from scantune.pages import CaseView
 
 
 @dataclass(frozen=True)
@@ -133,11 +136,11 @@ class Result:
         return entry
 
     def save(self, folder: str | Path) -> dict[str, Any]:
-        """Writes `NAME_seg.nii.gz`, `NAME_source_seg.nii.gz` and `manifest.json`; returns the manifest's entry."""
+        """Writes the two segmentations, `NAME_page.html` and `manifest.json`; returns the manifest's entry."""
         if self.case is None:
             raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
         folder = Path(folder)
-        entry = self.write_segmentations(folder)
+        entry = self.with_page(folder, self.write_segmentations(folder))
         manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
         write_text(folder / "manifest.json", json.dumps(manifest, indent=2))
         return entry
@@ -153,6 +156,35 @@ class Result:
         for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
             write_labels(folder / name, labels, self.case)
         return self._entry(adapted, source) | {"outputs": names}
+
+    def view(self, entry: dict[str, Any]) -> "CaseView":
+        """What a page shows of the scan, with what the manifest tells of it."""
+        from scantune.pages import CaseView
+
+        assert self.case is not None and self.prepared is not None
+        return CaseView(
+            self.case.name,
+            self.case.image,
+            self.case.affine,
+            self.source_prediction,
+            self.prediction,
+            self.labels,
+            entry,
+            self.trace,
+            self.case.reference,
+            self.case.site,
+            self.case.subject,
+            self.prepared.orientation.plane(self.case.affine),
+        )
+
+    def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+        """Writes `NAME_page.html`, and returns the manifest's entry with its file name."""
+        from scantune.pages import write_case
+
+        assert self.case is not None
+        name = f"{self.case.name}_page.html"
+        write_case(folder / name, self.view(entry))
+        return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
 
 
 def peak_memory_mb(device: str) -> float:

@@ -1,0 +1,152 @@
+"use strict";
+(() => {
+  const find = (id) => document.getElementById(id);
+  const root = document.documentElement;
+  const data = JSON.parse(find("data").textContent);
+  const axes = { axial: 2, coronal: 1, sagittal: 0 };
+  const choices = [...document.querySelectorAll('input[name="show"]')];
+  const chips = [...document.querySelectorAll(".chip")];
+  const canvas = find("canvas");
+  const section = document.querySelector(".viewer");
+  const stills = document.querySelector(".stills");
+
+  // Without the viewer, the pictures stay, with a sentence that says why.
+  function giveUp(sentence) {
+    section.hidden = true;
+    stills.classList.remove("standby");
+    find("why").textContent = sentence + " These are pictures of a few slices.";
+    root.dataset.viewer = "none";
+  }
+
+  async function unpack(id) {
+    const text = atob(find(id).textContent);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+    find(id).remove();
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).arrayBuffer();
+  }
+
+  const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+
+  // The colours of all codes, for what is chosen to be shown.
+  function colourTable() {
+    const shown = choices.find((choice) => choice.checked).value;
+    const hidden = new Set(chips.filter((c) => c.getAttribute("aria-pressed") === "false").map((c) => c.dataset.structure));
+    const map = data.maps.indexOf(shown);
+    const table = { R: [], G: [], B: [], A: [], I: [], labels: [] };
+    (data.tables[shown] || data.tables.After).forEach((colour, code) => {
+      const clear = !colour || (map >= 0 && hidden.has(data.names[code][map]));
+      const [r, g, b] = clear ? [0, 0, 0] : rgb(colour);
+      table.R.push(r); table.G.push(g); table.B.push(b); table.A.push(clear ? 0 : 255);
+      table.I.push(code); table.labels.push("");
+    });
+    return table;
+  }
+
+  const opacity = () => (choices[0].checked ? 0 : find("opacity").value / 100);
+
+  async function start() {
+    const script = document.createElement("script");
+    script.textContent = new TextDecoder().decode(await unpack("niivue"));
+    document.head.append(script);
+    const { Niivue, NVImage } = window.niivue;
+    const viewer = new Niivue({
+      logLevel: "error", loadingText: "", isAntiAlias: false, dragAndDropEnabled: false, isRadiologicalConvention: true,
+      sagittalNoseLeft: true, showAllOrientationMarkers: true, crosshairWidth: 0.4, crosshairGap: 8, crosshairColor: [1, 1, 1, 0.5],
+      backColor: [0, 0, 0, 1], fontColor: [0.8, 0.8, 0.8, 1], fontMinPx: 14, fontSizeScaling: 0.2,
+      isForceMouseClickToVoxelCenters: true, viewModeHotKey: "", clipPlaneHotKey: "", cycleClipPlaneHotKey: "",
+      sliceType: axisType(find("plane").value),
+    });
+    function axisType(plane) { return { axial: 0, coronal: 1, sagittal: 2 }[plane]; }
+    const axis = () => axes[find("plane").value];
+
+    await viewer.attachToCanvas(canvas, false);
+    const image = await NVImage.new(await unpack("image"), "image.nii", "gray", 1, null, 0, 255);
+    const codes = await NVImage.new(await unpack("codes"), "codes.nii", "gray", opacity(), null, 0, 65535);
+    codes.setColormapLabel(colourTable());
+    viewer.addVolume(image);
+    viewer.addVolume(codes);
+
+    function paint() {
+      const differences = choices.find((choice) => choice.checked).value === "Differences";
+      find("structures").hidden = differences;
+      find("kinds").hidden = !differences;
+      codes.setColormapLabel(colourTable());
+      viewer.setOpacity(1, opacity());
+    }
+
+    function place(voxel) {
+      viewer.scene.crosshairPos = viewer.vox2frac(voxel);
+      viewer.drawScene();
+      viewer.createOnLocationChange();
+    }
+
+    function toSlice(number) {
+      const voxel = Array.from(viewer.frac2vox(viewer.scene.crosshairPos));
+      voxel[axis()] = Math.min(Math.max(number, 0), data.shape[axis()] - 1);
+      place(voxel);
+    }
+
+    // What the maps say where the crosshair is.
+    function tell(voxel) {
+      const [nx, ny] = data.shape;
+      const code = codes.img[voxel[0] + nx * (voxel[1] + ny * voxel[2])] || 0;
+      const words = data.maps.map((map, i) => `${map.toLowerCase()} ${data.names[code][i] || "background"}`);
+      find("pointed").textContent = `At the crosshair: ${words.join(", ")}.`;
+    }
+
+    function arrived(voxel) {
+      const slider = find("slice");
+      slider.max = data.shape[axis()] - 1;
+      slider.value = voxel[axis()];
+      find("place").textContent = `${voxel[axis()]} of ${data.shape[axis()] - 1}`;
+      tell(voxel);
+    }
+
+    viewer.onLocationChange = (location) => arrived(location.vox.map(Math.round));
+    const first = ["sagittal", "coronal", "axial"].map((plane) => data.slices[plane]);
+    place(first);
+
+    choices.forEach((choice) => choice.addEventListener("change", paint));
+    find("opacity").addEventListener("input", paint);
+    find("slice").addEventListener("input", (event) => toSlice(Number(event.target.value)));
+    find("plane").addEventListener("change", () => {
+      viewer.setSliceType(axisType(find("plane").value));
+      viewer.createOnLocationChange();
+    });
+    chips.forEach((chip) => chip.addEventListener("click", () => {
+      chip.setAttribute("aria-pressed", String(chip.getAttribute("aria-pressed") === "false"));
+      paint();
+    }));
+    // Keys are handled here and not passed on: the viewer has many of its own, which nobody would look for.
+    section.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const step = { ArrowUp: 1, PageUp: 1, ArrowDown: -1, PageDown: -1 }[event.key];
+      const choice = /^\d$/.test(event.key) ? choices[Number(event.key)] : undefined;
+      if (choice) {
+        choice.checked = true;
+        paint();
+      } else if (step && event.target === canvas) {
+        toSlice(Number(find("slice").value) + step);
+      } else {
+        if (event.target === canvas && event.key !== "Tab") event.stopPropagation();
+        return;
+      }
+      event.preventDefault();
+      event.stopPropagation();
+    }, true);
+  }
+
+  if (!window.DecompressionStream) return giveUp("This browser is too old for the viewer.");
+  section.hidden = false;
+  // The same attributes as the viewer asks for, which gets this very context.
+  if (!canvas.getContext("webgl2", { alpha: true, antialias: false })) {
+    return giveUp("This browser has no WebGL2, which the viewer needs.");
+  }
+  stills.classList.add("standby");
+  start().then(
+    () => { root.dataset.viewer = "ready"; },
+    (error) => giveUp(`The viewer could not be started (${error.message || error}).`),
+  );
+})();

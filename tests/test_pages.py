@@ -1,0 +1,249 @@
+"""Pages: what is packed into them, that words cannot break them, and that charts and sentences tell the numbers."""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nibabel
+import numpy as np
+import pytest
+
+from page_cases import LABELS, case_view, entry, shells, trace
+from scantune.metrics import dice
+from scantune.pages import markup, volumes
+from scantune.pages.case import case_page
+from scantune.pages.charts import Scale, layers_chart, trace_chart
+from scantune.pages.slices import CHANGED, DIFFERENCES, colour_tables, middle_slice, slice_pictures
+
+NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
+VENDOR = Path(volumes.__file__).parent / "vendor"
+
+
+def unpacked(text):
+    """The volume of a page, read by nibabel."""
+    return nibabel.Nifti1Image.from_bytes(gzip.decompress(base64.b64decode(text)))
+
+
+def script(page, name):
+    return re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', page, re.DOTALL)[1]
+
+
+class TestVolumes:
+    def test_what_is_packed_is_the_scan_turned_as_nibabel_turns_it(self):
+        view = case_view()
+        packed = volumes.pack(view)
+        image, codes = unpacked(packed.image), np.asarray(unpacked(packed.codes).dataobj)
+        assert image.get_data_dtype() == np.uint8
+        assert nibabel.aff2axcodes(image.affine) == ("R", "A", "S")
+        for number, labels in enumerate(view.maps.values()):
+            turned = nibabel.as_closest_canonical(nibabel.Nifti1Image(labels, view.affine))
+            assert np.array_equal(packed.cutout.combinations[:, number][codes], np.asarray(turned.dataobj))
+            assert image.header.get_zooms() == pytest.approx(turned.header.get_zooms())
+        turned = np.asarray(nibabel.as_closest_canonical(nibabel.Nifti1Image(view.image, view.affine)).dataobj)
+        assert np.corrcoef(turned.ravel(), np.asarray(image.dataobj).ravel())[0, 1] > 0.99
+
+    def test_nothing_of_a_header_is_in_it_and_the_same_scan_gives_the_same_page(self):
+        header = unpacked(volumes.pack(case_view()).image).header
+        assert (header["descrip"], header["aux_file"], header["intent_name"]) == (b"", b"", b"")
+        assert case_page(case_view()) == case_page(case_view())
+
+    def test_a_small_structure_is_cut_out_with_its_surroundings(self):
+        small = np.zeros((200, 200, 10), np.uint8)
+        small[90:100, 120:126, 4:6] = 1
+        view = case_view(
+            image=np.random.default_rng(0).random(small.shape, np.float32),
+            affine=np.diag([0.5, 1.0, 8.0, 1.0]),
+            before=small,
+            after=small,
+            reference=None,
+            labels={"cord": 1},
+        )
+        cutout = volumes.cut_out(view)
+        assert cutout.image.shape == (10 + 2 * 50, 6 + 2 * 25, 10)
+        assert int((cutout.labels(0) == 1).sum()) == 10 * 6 * 2
+        assert not cutout.whole
+
+    def test_large_scans_are_shown_coarser_until_they_fit(self, monkeypatch):
+        monkeypatch.setattr(volumes, "MOST_VOXELS", 3000)
+        packed = volumes.pack(case_view())
+        assert packed.cutout.image.size <= 3000
+        assert packed.cutout.coarser == (2, 2, 1)  # slices are thick already
+        monkeypatch.setattr(volumes, "MOST_BYTES", 2500)
+        smaller = volumes.pack(case_view())
+        assert len(base64.b64decode(smaller.image)) + len(base64.b64decode(smaller.codes)) <= 2500
+        assert "(the files are finer)" in case_page(case_view())
+
+    def test_a_page_of_noise_at_full_size_is_under_5_mb(self):
+        shape = (256, 256, 80)
+        labels = shells(shape=shape)
+        noise = np.random.default_rng(0).random(shape, np.float32)
+        view = case_view(image=noise, before=labels, after=labels, reference=labels, affine=np.eye(4))
+        assert len(case_page(view).encode()) < 5e6
+
+    def test_an_empty_scan_and_many_structures_are_shown_too(self):
+        nothing = np.zeros((8, 8, 4), np.uint8)
+        view = case_view(before=nothing, after=nothing, reference=nothing, image=nothing.astype(float))
+        assert "viewer" in case_page(view)
+        rng = np.random.default_rng(0)
+        many = {
+            key: rng.integers(0, 40, (20, 20, 10)).astype(np.uint8) for key in ("before", "after", "reference", "image")
+        }
+        view = case_view(labels={f"s{n}": n for n in range(40)}, **many)
+        cutout = volumes.cut_out(view)
+        assert cutout.codes.dtype == np.uint16
+        for number, labels in enumerate(view.maps.values()):
+            turned = nibabel.as_closest_canonical(nibabel.Nifti1Image(labels, view.affine))
+            assert np.array_equal(cutout.labels(number), np.asarray(turned.dataobj))
+
+
+class TestWords:
+    def test_no_name_can_break_the_page(self):
+        view = case_view(NASTY, site=NASTY, labels={NASTY: 1, "b": 2}, entry=entry(reason=NASTY, method=NASTY))
+        page = case_page(view)
+        assert "<script>alert" not in page
+        assert page.count(markup.text(NASTY)) >= 4
+        assert json.loads(script(page, "data"))["names"]
+        assert NASTY in {name for row in json.loads(script(page, "data"))["names"] for name in row}
+
+    def test_json_in_a_page_survives_any_string(self):
+        value = {NASTY: ["</script><!--", "\u2028", 1.5]}
+        assert json.loads(markup.embedded(value)) == value
+        assert "<" not in markup.embedded(value)
+
+    def test_a_link_to_any_file_name_is_an_address(self):
+        assert markup.link("a b#1?.html") == "a%20b%231%3F.html"
+
+    @pytest.mark.parametrize(
+        ("value", "told"),
+        [
+            (0.012345, "0.0123"),
+            (123.456, "123"),
+            (1234567.0, "1234567"),
+            (0, "0"),
+            (-0.5, "-0.500"),
+            (math.nan, markup.UNKNOWN),
+        ],
+    )
+    def test_numbers_have_three_digits_and_no_exponent(self, value, told):
+        assert markup.number(value) == told
+
+    @pytest.mark.parametrize(
+        ("seconds", "told"),
+        [(0.44, "0.4 s"), (59.4, "59 s"), (125, "2 min 5 s"), (None, markup.UNKNOWN), (119.7, "2 min 0 s")],
+    )
+    def test_durations_are_told_in_words(self, seconds, told):
+        assert markup.duration(seconds) == told
+
+    def test_the_decision_is_a_sentence(self):
+        assert markup.sentence("rolled back", "it strayed.") == "Rolled back: it strayed."
+        assert markup.sentence("kept", "") == "Kept."
+
+    def test_a_rolled_back_scan_says_what_that_means(self):
+        page = case_page(case_view(entry=entry(decision="rolled back", reason="it strayed.")))
+        assert "Rolled back: it strayed." in page
+        assert "the result is that of the network as it was trained" in page
+        assert 'class="chosen"' not in page
+
+    def test_volumes_and_scores_are_in_the_table(self):
+        view = case_view()
+        page = case_page(view)
+        assert "+50.0 %" in page
+        assert "-50.0 %" in page
+        for name, (before, after) in view.dice.items():
+            assert before == dice(view.before, view.reference, LABELS[name])
+            assert f"<td>{before:.3f}</td><td>{after:.3f}</td>" in page
+
+    def test_without_a_reference_or_steps_less_is_shown(self):
+        page = case_page(case_view(reference=None, trace=[]))
+        assert "Dice" not in page
+        assert "Reference" not in page
+        assert "No step was taken." in page
+
+
+class TestPictures:
+    def test_differences_are_those_of_a_plain_comparison(self):
+        view = case_view()
+        cutout = volumes.cut_out(view)
+        table = np.array(colour_tables(view, cutout)["Differences"])
+        before, after, true = (cutout.labels(n) for n in range(3))
+        shown = table[cutout.codes]
+        assert np.array_equal(shown == DIFFERENCES["repaired"], (before != true) & (after == true))
+        assert np.array_equal(shown == DIFFERENCES["made worse"], (before == true) & (after != true))
+        assert np.array_equal(shown == DIFFERENCES["still wrong"], (before != true) & (after != true))
+        without = case_view(reference=None)
+        cutout = volumes.cut_out(without)
+        shown = np.array(colour_tables(without, cutout)["Differences"])[cutout.codes]
+        assert np.array_equal(shown == CHANGED["changed"], cutout.labels(0) != cutout.labels(1))
+
+    def test_a_picture_is_the_slice_as_radiologists_see_it(self):
+        from matplotlib.image import imread
+
+        labels = np.zeros((30, 20, 3), np.uint8)
+        labels[25:, 15:, 1] = 1  # right, anterior
+        view = case_view(
+            image=labels.astype(float), before=labels, after=labels, reference=None, labels={"a": 1}, affine=np.eye(4)
+        )
+        cutout = volumes.cut_out(view)
+        assert middle_slice(cutout, "axial") == 1
+        pictures = slice_pictures(cutout, colour_tables(view, cutout), "axial", 1)
+        drawn = imread(io.BytesIO(base64.b64decode(pictures["Scan"].partition(",")[2])))[..., 0]
+        assert drawn[0, 0] == 1  # anterior up, the patient's right on the left
+        assert drawn[-1, -1] == 0
+        assert drawn.shape == (20, 30)
+
+
+class TestCharts:
+    def test_a_scale_puts_values_in_proportion(self):
+        plain = Scale(0, 10, 100, 200)
+        assert [plain(v) for v in (0, 5, 10)] == [100, 150, 200]
+        steep = Scale(0.01, 1, 0, 100, logarithmic=True)
+        assert steep(0.1) == pytest.approx(50)
+        assert steep.ticks() == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+        for values in ([0.3], [0, 0], [-1, 2], [1e-6, 1e6], [math.nan, 1.0]):
+            scale = Scale.over(values, 0, 100)
+            assert all(0 <= scale(v) <= 100 for v in values if math.isfinite(v))
+            assert 1 <= len(scale.ticks()) <= 13
+
+    def test_the_trace_is_drawn_with_levels_the_chosen_step_and_refused_ones(self):
+        chart = ElementTree.fromstring(trace_chart(trace(), {"least possible": 0.01, "typical": None}, 3))
+        energy = chart.find("polyline[@class='energy']").get("points").split()
+        assert len(energy) == 5
+        heights = [float(point.split(",")[1]) for point in energy]
+        assert heights == sorted(heights)  # further down at every step
+        chosen = chart.find("circle[@class='chosen']")
+        assert f"{chosen.get('cx')},{chosen.get('cy')}" == energy[3]
+        assert len(chart.findall("circle[@class='energy refused']")) == 1
+        assert len(chart.findall("line[@class='level l0']")) == 1
+        assert "energy from 0.180 to 0.0200" in chart.get("aria-label")
+
+    def test_a_trace_without_energy_or_with_odd_numbers_is_drawn(self):
+        rows = [{"step": n, "objective": value} for n, value in enumerate([1.0, -0.5, math.inf, 0.2])]
+        chart = ElementTree.fromstring(trace_chart(rows, {"least possible": 0.01}, None))
+        assert len(chart.find("polyline").get("points").split()) == 3
+        assert "least possible" not in "".join(chart.itertext())
+
+    def test_layers_move_left_where_they_came_closer(self):
+        chart = ElementTree.fromstring(layers_chart({"a": 0.4, "b<": 0.1}, {"a": 0.1, "b<": 0.2}))
+        better, worse = chart.find("line[@class='better']"), chart.find("line[@class='worse']")
+        assert float(better.get("x2")) < float(better.get("x1"))
+        assert float(worse.get("x2")) > float(worse.get("x1"))
+        assert chart.get("aria-label").startswith("1 of 2 layers")
+
+
+class TestVendored:
+    def test_the_viewer_is_the_file_that_its_note_names(self):
+        found = hashlib.sha256((VENDOR / "niivue.umd.js").read_bytes()).hexdigest()
+        assert found in (VENDOR / "README.md").read_text(encoding="utf-8")
+        assert "BSD 2-Clause" in (VENDOR / "LICENSE.md").read_text(encoding="utf-8")
+
+    def test_a_page_may_load_nothing(self):
+        page = case_page(case_view())
+        assert "default-src 'none'" in page
+        shown = re.sub(r'<script type="text/plain".*?</script>', "", page, flags=re.DOTALL)
+        assert not re.findall(r"https?://|//cdn|@import", shown)
