@@ -16,6 +16,7 @@ from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
 from scantune.filenames import find_scans
+from scantune.resultcommands import Report
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
@@ -185,6 +186,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "train": Train,
     "fit": Fit,
     "evaluate": Evaluate,
+    "report": Report,
     "info": Info,
     "check": Check,
     "simulate": Simulate,

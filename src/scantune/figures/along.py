@@ -1,0 +1,129 @@
+"""Dice and energy, and the autoencoders' losses, along the adaptation."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from scantune.figures.base import LINES, by_cohort, legend_below, light_grid, style
+from scantune.scoretable import Column
+from scantune.study import Study, along
+from scantune.tables.autoencoders import LOSSES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DICE, ENERGY = "dice", "cnn"
+DASHES = ("-", "--", "-.", ":")
+
+Curves = dict[str, dict[Column, dict[int, float]]]
+"""A quantity by step, in each column, by method."""
+
+
+def along_the_way(study: Study) -> "dict[str, Figure]":
+    """One figure per cohort and tier: Dice above, energy below, a panel per method and a line per site."""
+    figures = {}
+    for name, columns in by_cohort(study.scores.columns).items():
+        curves = {key: _curves(study, columns, key) for key in (DICE, ENERGY)}
+        if any(curves.values()):
+            figures[name] = _figure(name, columns, curves)
+    return figures
+
+
+def autoencoder_losses(study: Study) -> "dict[str, Figure]":
+    """Losses relative to their start, and Dice, for `ae` and its variants; a panel per method."""
+    methods = [name for name in study.scores.methods if name.split(", ")[0] == "ae"]
+    columns = study.scores.columns
+    dice = _curves(study, columns, DICE, methods)
+    if not dice:
+        return {}
+    lines = {name: _curves(study, columns, name, methods) for name in LOSSES}
+    return {"": _losses_figure(dice, {name: found for name, found in lines.items() if found})}
+
+
+def _curves(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str] | None = None) -> Curves:
+    """Of the methods that have a quantity at two steps or more somewhere."""
+    curves: Curves = {}
+    for method in study.scores.methods if methods is None else methods:
+        found = {column: along(study.traces(column, method), name) for column in columns}
+        kept = {column: steps for column, steps in found.items() if len(steps) > 1}
+        if kept:
+            curves[method] = kept
+    return curves
+
+
+def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    methods = list(dict.fromkeys(method for key in (DICE, ENERGY) for method in curves[key]))
+    shown = {DICE: "Dice", ENERGY: "energy, nats"}
+    rows = [key for key in (DICE, ENERGY) if curves[key]]
+    looks = dict(zip(columns, itertools.cycle(itertools.product(DASHES, LINES))))
+    with style():
+        figure = Figure(figsize=(max(3.1 * len(methods), 5.0), 2.6 * len(rows) + 1.0), layout="constrained")
+        panels = figure.subplots(len(rows), len(methods), sharey="row", squeeze=False)
+        for row, key in enumerate(rows):
+            for place, method in enumerate(methods):
+                panel = panels[row, place]
+                found = curves[key].get(method, {})
+                for column, steps in found.items():
+                    dash, colour = looks[column]
+                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker="o", markersize=3)
+                if not found:
+                    panel.text(0.5, 0.5, "not noted", ha="center", va="center", transform=panel.transAxes)
+                _steps_axis(panel, found.values())
+            panels[row, 0].set_ylabel(shown[key])
+        for place, method in enumerate(methods):
+            panels[0, place].set_title(method)
+            panels[-1, place].set_xlabel("step")
+        figure.suptitle(f"{name}: along the adaptation", fontsize=12)
+        there = dict.fromkeys(column for key in rows for found in curves[key].values() for column in found)
+        legend_below(
+            figure, [Line2D([], [], color=looks[c][1], linestyle=looks[c][0], marker="o", label=c.site) for c in there]
+        )
+    return figure
+
+
+def _losses_figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    colours = dict(zip((DICE, *LOSSES), ("#000000", *LINES), strict=False))
+    with style():
+        figure = Figure(figsize=(max(3.4 * len(dice), 5.0), 3.6), layout="constrained")
+        panels = figure.subplots(1, len(dice), sharey=True, squeeze=False).flat
+        for panel, method in zip(panels, dice, strict=True):
+            for name, curves in {DICE: dice, **lines}.items():
+                ratios = _relative(curves.get(method, {}))
+                width = 2.6 if name == DICE else 1.6
+                panel.plot(
+                    [*ratios], [*ratios.values()], color=colours[name], linewidth=width, marker="o", markersize=3
+                )
+            panel.set_title(method)
+            panel.set_xlabel("step")
+            _steps_axis(panel, dice[method].values())
+        panels[0].set_ylabel("relative to step 0")
+        names = {DICE: "Dice", **{name: f"loss {name}" for name in lines}}
+        legend_below(figure, [Line2D([], [], color=colours[n], linewidth=2, label=told) for n, told in names.items()])
+    return figure
+
+
+def _relative(curves: dict[Column, dict[int, float]]) -> dict[int, float]:
+    """The mean over sites of a quantity as a multiple of its start, at the steps that all sites have."""
+    kept = [steps for steps in curves.values() if steps.get(0)]
+    shared = sorted(set.intersection(*map(set, kept))) if kept else []
+    return {step: sum(steps[step] / steps[0] for steps in kept) / len(kept) for step in shared}
+
+
+def _steps_axis(panel: "Axes", curves: Iterable[dict[int, float]]) -> None:
+    """Steps on a logarithmic axis that has a place for 0, where there are many."""
+    from matplotlib.ticker import StrMethodFormatter
+
+    last = max((max(steps) for steps in curves), default=0)
+    if last > 50:
+        panel.set_xscale("symlog", linthresh=1)
+        panel.set_xticks([at for at in (0, 1, 10, 100, 1000, 10_000) if at <= last])
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panel.minorticks_off()
+    light_grid(panel)
