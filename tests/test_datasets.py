@@ -197,7 +197,7 @@ def test_a_rule_keeps_scans_of_a_person_together(tmp_path):
     [
         ({}, r"has no layout that is known.* It holds \*_T1w.nii \(2 files\), \*_seg.nii \(1 files\)"),
         ({"images": "*_FLAIR.nii"}, r"No file matches \*_FLAIR.nii in /"),
-        ({"images": "*_T1w.nii", "labels": "*_seg.nii"}, r"no partner \(first: b\)"),
+        ({"images": "*_T1w.nii", "labels": "*_seg.nii"}, "no partner: b. Every image"),
         ({"images": "{site}_T1w.nii", "labels": "*_seg.nii"}, "must both have {site} or neither"),
         ({"images": "*.nii", "person": "("}, "is not a regular expression"),
         ({"images": "*.nii", "validation": 0.6, "test": 0.4}, "below 1 together"),
@@ -213,6 +213,66 @@ def test_folders_that_cannot_be_right_are_told(tmp_path, options, said):
         DATASETS["folder"].open(tmp_path, **options).entries()
 
 
+def test_images_are_kept_inside_a_mask_alone(tmp_path):
+    for name in "ab":
+        image(tmp_path / f"{name}_T1w.nii", seed=ord(name))
+        labels(tmp_path / f"{name}_seg.nii")
+        box(tmp_path / f"{name}_mask.nii", 4)
+    patterns = {"images": "*_T1w.nii", "labels": "*_seg.nii"}
+    whole, kept = (
+        DATASETS["folder"].open(tmp_path, **patterns, **more).entries() for more in ({}, {"brain_mask": "*_mask.nii"})
+    )
+    for before, after in zip(whole, kept, strict=True):
+        after.check()
+        scan = after.read().image
+        np.testing.assert_array_equal(scan[:4], before.read().image[:4])
+        assert not scan[4:].any()
+        assert after.files() == [*before.files(), tmp_path / f"{after.subject}_mask.nii"]
+    box(tmp_path / "a_mask.nii", 0)
+    with pytest.raises(ScanError, match="a_mask.nii must hold a picture"):
+        kept[0].read()
+    labels(tmp_path / "a_mask.nii", shape=(6, 5, 3))
+    for look in (kept[0].check, kept[0].read):
+        with pytest.raises(ScanError, match=r"a_mask must lie on the grid of a_T1w, but has shape \(6, 5, 3\)"):
+            look()
+    (tmp_path / "b_mask.nii").unlink()
+    with pytest.raises(InputError, match=r"1 scans have no file of \*_mask.nii: b. Add the files"):
+        DATASETS["folder"].open(tmp_path, **patterns, brain_mask="*_mask.nii").entries()
+    with pytest.raises(InputError, match="images and brain_mask must both have {site} or neither"):
+        DATASETS["folder"].open(tmp_path, **patterns, brain_mask="{site}_mask.nii")
+
+
+def test_a_mask_that_leaves_nothing_of_the_image_is_told(tmp_path):
+    volume = np.zeros((6, 5, 4), np.float32)
+    volume[4:] = 7
+    nibabel.save(nibabel.Nifti1Image(volume, ODD), tmp_path / "a.nii")
+    box(tmp_path / "a_mask.nii", 4)
+    one = LayeredEntry("a", "a", image=tmp_path / "a.nii", brain_mask=tmp_path / "a_mask.nii")
+    with pytest.raises(ScanError, match="a_mask.nii must be above 0 where a is to be kept, but leaves nothing"):
+        one.read()
+
+
+def test_label_values_make_up_groups_and_the_others_are_background(tmp_path):
+    image(tmp_path / "a.nii")
+    stored = nibabel.load(labels(tmp_path / "a_seg.nii", (0, 1, 2, 5, 1035), kind=np.int16))
+    patterns = {"images": "?.nii", "labels": "?_seg.nii"}
+    found = DATASETS["folder"].open(tmp_path, **patterns, groups={"rim": [2, 1035], "core": [1]})
+    assert found.labels == {"rim": 1, "core": 2}
+    theirs, ours = np.asarray(stored.dataobj), found.entries()[0].read().reference
+    for value, group in {0: 0, 1: 2, 2: 1, 5: 0, 1035: 1}.items():
+        assert (ours[theirs == value] == group).all()
+    for groups, said in (
+        ({"rim": []}, "one or more label values each"),
+        ({"rim": [1], "core": [1, 2]}, "in no other group"),
+        ({"rim": [0]}, "above 0"),
+        ({"rim": 1}, "a list of a whole number each"),
+    ):
+        with pytest.raises(InputError, match=said):
+            DATASETS["folder"].open(tmp_path, **patterns, groups=groups)
+    with pytest.raises(InputError, match="by structures or by groups, not both"):
+        DATASETS["folder"].open(tmp_path, **patterns, groups={"rim": [1]}, structures={"rim": 1})
+
+
 # csv
 
 
@@ -221,10 +281,11 @@ def test_a_table_tells_everything(tmp_path, comma):
     for name in "abc":
         image(tmp_path / "scans" / f"{name}.nii.gz")
         labels(tmp_path / "scans" / f"{name}_seg.nii.gz")
+    box(tmp_path / "scans" / "a_mask.nii.gz", 2)
     rows = [
-        ["Image", "labels", "subject", "site", "split", "name", "remark"],
-        ["scans/a.nii.gz", "scans/a_seg.nii.gz", "p1", "north", "training", "first", "x"],
-        [str(tmp_path / "scans" / "b.nii.gz"), "", "", "south", "val", "", ""],
+        ["Image", "labels", "subject", "site", "split", "name", "remark", "brain_mask"],
+        ["scans/a.nii.gz", "scans/a_seg.nii.gz", "p1", "north", "training", "first", "x", "scans/a_mask.nii.gz"],
+        [str(tmp_path / "scans" / "b.nii.gz"), "", "", "south", "val", "", "", ""],
         ["scans/c.nii.gz", "scans/c_seg.nii.gz"],
     ]
     table = tmp_path / "scans.csv"
@@ -236,7 +297,9 @@ def test_a_table_tells_everything(tmp_path, comma):
         ("first", "p1", "north", "train"),
     ]
     assert [one.labelled for one in found.entries()] == [False, True, True]
-    assert found.entries()[2].read().spacing == (0.5, 0.5, 3.0)
+    first, other = found.entries()[2].read(), found.entries()[1].read()
+    assert first.spacing == (0.5, 0.5, 3.0)
+    assert first.image[:2].all() and not first.image[2:].any() and other.image.all()
     assert find_layout(table) == "csv"
 
 
@@ -345,6 +408,20 @@ def test_a_mask_that_one_scan_lacks_is_told(bids):
         first.check()
 
 
+def test_bids_images_are_kept_inside_brain_masks_which_are_no_labels(bids):
+    for path in sorted(bids.glob("sub-*/**/*_T1w.nii.gz")):
+        box(bids / "derivatives" / "brains" / path.name.replace("T1w", "desc-brain_mask"), 3)
+    found = DATASETS["bids"].open(bids, suffix="T1w", brain_mask="*_desc-brain_mask.nii.gz").entries()
+    case = found[0].read()
+    assert case.image[:3].all() and not case.image[3:].any()
+    assert case.reference.sum() == 20
+    assert not found[-1].labelled
+    (bids / "derivatives/brains/sub-3_desc-brain_mask.nii.gz").unlink()
+    lacking = DATASETS["bids"].open(bids, suffix="T1w", brain_mask="*_desc-brain_mask.nii.gz").entries()[-1]
+    with pytest.raises(ScanError, match=r"sub-3_T1w_desc-brain_mask.nii.gz does not exist"):
+        lacking.check()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -352,8 +429,9 @@ def test_a_mask_that_one_scan_lacks_is_told(bids):
         ({"suffix": "FLAIR"}, r"images ending in _FLAIR; it holds"),
         ({"suffix": "T2w", "site_column": "Centre"}, "must have a column Centre, but has participant_id, age, Site"),
         ({"suffix": "T2w", "masks": MASKS, "labels": "*_seg.nii.gz"}, "not both; leave one out"),
+        ({"suffix": "T2w", "masks": MASKS, "groups": {"GM": [1]}}, "masks are one structure each"),
         ({"suffix": "T2w", "masks": MASKS, "structures": {"WM": 1}}, "must have the same names, got cord, GM and WM"),
-        ({"suffix": "T2w", "labels": "*.nii.gz"}, "must have one file of labels"),
+        ({"suffix": "T2w", "labels": "*.nii.gz"}, r"must have one file \*\.nii\.gz, but has"),
     ],
 )
 def test_bids_folders_that_cannot_be_right_are_told(bids, options, said):
@@ -492,6 +570,102 @@ def test_a_layout_that_nothing_tells_is_a_folder(tmp_path):
     assert find_layout(tmp_path) == "folder"
     with pytest.raises(InputError, match="must be a folder of scans, a CSV file that lists them or a recipe"):
         find_layout(tmp_path / "x")
+
+
+# All layouts
+
+
+def as_folder(root, names):
+    return {"images": "*_T1w.nii.gz", "labels": "*_seg.nii.gz"}, [
+        (image(root / f"{name}_T1w.nii.gz", n), labels(root / f"{name}_seg.nii.gz")) for n, name in enumerate(names)
+    ]
+
+
+def as_csv(root, names):
+    _, pairs = as_folder(root, names)
+    rows = [f"{one.name},{other.name}" for one, other in pairs]
+    (root / "scans.csv").write_text("\n".join(["image,labels", *rows]))
+    return {}, pairs
+
+
+def as_bids(root, names):
+    (root / "dataset_description.json").write_text("{}")
+    scans = [f"{name.split('_')[0]}/anat/{name}_T1w" for name in names]
+    return {}, [
+        (image(root / f"{scan}.nii.gz", n), labels(root / "derivatives" / "labels" / f"{scan}_dseg.nii.gz"))
+        for n, scan in enumerate(scans)
+    ]
+
+
+def as_nnunet(root, names):
+    nnunet(root, V2, cases=names, test=(), channels=1)
+    parts = root / "imagesTr", root / "labelsTr"
+    return {}, [(parts[0] / f"{name}_0000.nii.gz", parts[1] / f"{name}.nii.gz") for name in names]
+
+
+def as_decathlon(root, names):
+    parts = [(f"imagesTr/{name}.nii.gz", f"labelsTr/{name}.nii.gz") for name in names]
+    about = {"labels": {"1": "a", "2": "b"}, "training": [{"image": one, "label": other} for one, other in parts]}
+    (root / "dataset.json").write_text(json.dumps(about))
+    return {}, [(image(root / one, n), labels(root / other)) for n, (one, other) in enumerate(parts)]
+
+
+def as_simulated(root, names):
+    scans = {
+        name: {"image": f"{name}_T1w.nii.gz", "labels": f"{name}_seg.nii.gz", "subject": name.split("_")[0]}
+        | {"site": "home", "split": "train" if name < "sub-5" else "validation"}
+        for name in names
+    }
+    manifest = {"format": 1, "labels": {"a": 1, "b": 2}, "centres": {"home": {}}, "scans": scans}
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    return as_folder(root, names)
+
+
+LAYOUTS = {
+    "folder": as_folder,
+    "csv": as_csv,
+    "bids": as_bids,
+    "nnunet": as_nnunet,
+    "decathlon": as_decathlon,
+    "simulated": as_simulated,
+}
+TWICE = [f"sub-{person}_{scan}" for person in range(8) for scan in (["ses-1", "ses-2"] if person % 2 else ["run-1"])]
+
+
+def opened(layout, root):
+    options, pairs = LAYOUTS[layout](root, TWICE)
+    place = root / "scans.csv" if layout == "csv" else root
+    shares = {} if layout == "simulated" else {"validation": 0.3, "test": 0.2, "seed": 3}
+    given = {} if layout == "simulated" else {"structures": {"a": 1, "b": 2}} | options | shares
+    return DATASETS[layout].open(place, **given), pairs
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_people_stay_together_in_every_layout(layout, tmp_path):
+    entries = opened(layout, tmp_path)[0].entries()
+    assert len(entries) == len(TWICE)
+    assert {one.subject for one in entries} == {f"sub-{person}" for person in range(8)}
+    assert people_in_two_splits(entries) == {}
+    assert {"train", "validation"} <= {one.split for one in entries}
+    assert find_layout(tmp_path / "scans.csv" if layout == "csv" else tmp_path) == layout
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_that_are_damaged_or_missing_are_named_in_every_layout(layout, tmp_path):
+    found, pairs = opened(layout, tmp_path)
+    cut, text, gone, short = pairs[0][0], pairs[1][1], pairs[2][0], pairs[3][1]
+    cut.write_bytes(cut.read_bytes()[:90])
+    text.write_text("no labels")
+    labels(short, shape=(6, 5, 3))
+    entries = {one.image: one for one in found.entries()}
+    gone.unlink()
+    for number, word in ((0, cut), (1, text), (2, gone), (3, r"has shape \(6, 5, 3\), not \(6, 5, 4\)")):
+        for look in (entries[pairs[number][0]].check, entries[pairs[number][0]].read):
+            with pytest.raises(ScanError, match=str(word)):
+                look()
+    for image_path, _ in pairs[4:]:
+        entries[image_path].check()
+        assert set(np.unique(entries[image_path].read().reference)) == {0, 1, 2}
 
 
 # Headers

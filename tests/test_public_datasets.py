@@ -341,6 +341,66 @@ def test_sites_and_labels_are_named_as_in_the_simulated_cohorts(name, trees):
         assert data.labels in [dict(cohort.labels) for cohort in cohorts]
 
 
+def stored(path):
+    """The voxels of a label map and how to write others in its place."""
+    if path.suffix in (".mhd", ".nrrd"):
+        return SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(str(path))).transpose(2, 1, 0), itk
+    array = np.asarray(nibabel.load(path).dataobj)
+    return array, mgz if path.suffix == ".mgz" else nifti
+
+
+@pytest.mark.parametrize("part", ["image", "labels"])
+@pytest.mark.parametrize("name", TREES)
+def test_whoever_lacks_a_file_is_named_and_nobody_moves_to_another_split(name, part, trees):
+    before = DATASETS[name].open(trees(name)).entries()
+    victim = next(entry for entry in before if entry.split == "validation")
+    path, aside = getattr(victim, part), trees(name) / "aside"
+    path.rename(aside)
+    try:
+        after = DATASETS[name].open(trees(name)).entries()
+        message = refusal(next(entry for entry in after if entry.name == victim.name).check)
+    finally:
+        aside.rename(path)
+    assert [(entry.name, entry.split) for entry in after] == [(entry.name, entry.split) for entry in before]
+    assert message.startswith(victim.name) and "is missing" in message
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_label_map_of_fewer_slices_is_told_or_placed_where_it_was_drawn(name, trees):
+    entry = next(entry for entry in DATASETS[name].open(trees(name)).entries() if entry.split == "test")
+    whole = entry.read().reference
+    array, write = stored(entry.labels)
+    affine = AXIAL if name == "nci-isbi-2013" else ODD
+    try:
+        write(entry.labels, array[:, :, : SHAPE[2] - 1], affine)
+        if entry.drawn_on_scan():
+            for look in (entry.check, entry.read):
+                assert f"has shape {(*SHAPE[:2], SHAPE[2] - 1)}, not {SHAPE}" in refusal(look)
+        else:
+            entry.check()
+            found = entry.read().reference
+            np.testing.assert_array_equal(found[..., :-1], whole[..., :-1])
+            assert not found[..., -1].any()
+    finally:
+        write(entry.labels, array, affine)
+
+
+@pytest.mark.parametrize("part", ["image", "labels"])
+@pytest.mark.parametrize("name", TREES)
+def test_a_damaged_file_is_named_by_its_path(name, part, trees):
+    entry = DATASETS[name].open(trees(name)).entries()[0]
+    path = getattr(entry, part)
+    files = sorted(path.rglob("*.dcm")) if path.is_dir() else [path]
+    kept = [file.read_bytes() for file in files]
+    try:
+        for file in files:
+            file.write_bytes(b"no image")
+        assert str(path) in refusal(entry.read)
+    finally:
+        for file, content in zip(files, kept, strict=True):
+            file.write_bytes(content)
+
+
 # --- prostate -------------------------------------------------------------------------------------------------------
 
 
@@ -443,6 +503,21 @@ def test_nci_takes_the_series_that_was_drawn_on_and_the_corrected_labels(tmp_pat
     np.testing.assert_array_equal(case.reference, label_map([1]))
     dicom(tmp_path / person / "09-23-2008-MRI" / "501-T1AX-1", image(5), AXIAL, 3)
     assert "of 3 series 2 fit" in refusal(entry.read)
+
+
+@pytest.mark.parametrize("turn", [(90, 0, 0), (0, 90, 0), (20, -15, 70)])
+def test_nci_series_may_be_acquired_in_any_direction(tmp_path, turn):
+    from scipy.spatial.transform import Rotation
+
+    affine = np.eye(4)
+    affine[:3, :3] = Rotation.from_euler("xyz", turn, degrees=True).as_matrix() * (0.6, 0.7, 3.0)
+    affine[:3, 3] = (11, -7, 30)
+    dicom(tmp_path / "Prostate3T-01-0001", image(3), affine, 1)
+    itk(tmp_path / "Prostate3T-01-0001.nrrd", label_map([1, 2, 2]).astype(np.uint8), affine)
+    case = DATASETS["nci-isbi-2013"].open(tmp_path).entries()[0].read()
+    np.testing.assert_allclose(case.affine, affine, atol=1e-4)
+    np.testing.assert_array_equal(case.image, image(3))
+    np.testing.assert_array_equal(case.reference, label_map([2, 1, 1]))
 
 
 def test_an_nci_person_without_scan_is_named(tmp_path):
@@ -634,7 +709,8 @@ def test_caltechs_sixteenth_person_is_skipped_and_those_whom_the_authors_left_ou
     assert "no brain mask" in refusal(unmasked.read)
     assert "no brain mask" in refusal(unmasked.check)
     for number in range(33270, 33278):
-        (tmp_path / "CALTECH" / f"A000{number}" / "orig_labels_aligned_with_true_image.nii.gz").unlink()
+        for file in (tmp_path / "CALTECH" / f"A000{number}").iterdir():
+            file.unlink()
     assert "needs 26 people" in refusal(DATASETS["abide"].open(tmp_path).entries)
 
 

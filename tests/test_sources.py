@@ -89,8 +89,8 @@ def test_the_home_folder_may_be_written_as_a_tilde(here, monkeypatch):
 @pytest.mark.parametrize(
     ("files", "images", "labels", "told"),
     [
-        (["a_T1.nii", "b_T1.nii", "a_seg.nii"], "*_T1.nii", "*_seg.nii", r"1 of the files .* no partner \(first: b\)"),
-        (["a_T1.nii", "a_seg.nii", "c_seg.nii"], "*_T1.nii", "*_seg.nii", r"no partner \(first: c\)"),
+        (["a_T1.nii", "b_T1.nii", "a_seg.nii"], "*_T1.nii", "*_seg.nii", r"1 of the files .* no partner: b\."),
+        (["a_T1.nii", "a_seg.nii", "c_seg.nii"], "*_T1.nii", "*_seg.nii", r"no partner: c\."),
         (["a_T1.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_seg.nii"),
         (["a_seg.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_T1.nii"),
         (["x/a_T1.nii", "y/a_T1.nii", "a_seg.nii"], "**/*_T1.nii", "*_seg.nii", "have the same name a; give every"),
@@ -228,6 +228,23 @@ def test_all_scans_that_cannot_be_used_are_named_before_the_first_is_read(here, 
     for split in ("train", "validation"):
         with pytest.raises(InputError, match=r"3 of 6 scans cannot be used.*\n  b: .*\n  d: .*\n  e: .*2 mm away"):
             files.prepared(split, Preprocessing(size=(8, 8)), CPU)
+
+
+@pytest.mark.parametrize("cache", ["", "kept"])
+def test_scans_are_read_before_the_slow_correction_of_the_first(here, monkeypatch, cache):
+    for name in "abcdef":
+        write_pair(here / f"{name}.nii", here / f"{name}_seg.nii")
+    image, labels = nibabel.load(here / "b.nii"), nibabel.load(here / "e_seg.nii")
+    nibabel.save(nibabel.Nifti1Image(np.full(image.shape, 3.0, np.float32), image.affine), here / "b.nii")
+    nibabel.save(nibabel.Nifti1Image(np.full(labels.shape, 9, np.uint8), labels.affine), here / "e_seg.nii")
+    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
+    monkeypatch.setattr("scantune.preprocess.without_bias", None)
+    for split in ("train", "validation"):
+        with pytest.raises(
+            InputError, match=r"2 of 6 scans cannot be used.*\n  b: .*every voxel is 3.*\n  e: .*holds 9"
+        ):
+            files.prepared(split, Preprocessing(size=(8, 8), n4=True), CPU)
+    assert files == Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
 
 
 def test_scans_without_a_reference_cannot_be_trained_on(here):

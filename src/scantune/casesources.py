@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from scantune.datasets.folder import Folder, FolderOptions
 from scantune.datasets.people import people_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.preprocess import Prepared, Preprocessing
+from scantune.scanlook import look_at
 from scantune.scans import Case
 
 Split = Literal["train", "validation"]
@@ -85,7 +87,19 @@ class Listed(Source):
         on_case: OnCase = quiet,
     ) -> Iterator[tuple[str, Prepared]]:
         """Names and prepared volumes of a split's cases, from the cache where there is one."""
-        return prepared_cases(self.entries(split), preprocessing, self.cache or None, on_case=on_case)
+        entries = self.entries(split)
+        if preprocessing.n4:  # takes long, and what cannot be read should not come out at the end of it
+            refuse(self.unreadable, len(self._needed()))
+        return prepared_cases(entries, preprocessing, self.cache or None, on_case=on_case)
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Why scans of all splits that training needs cannot be read, by name; each is read for this."""
+        looks = (look_at(entry) for entry in self._needed())
+        return {look.entry.name: look.problem for look in looks if not look.shape}
+
+    def _needed(self) -> list[Entry]:
+        return [entry for entry in self.chosen() if entry.split in SPLITS]
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,7 @@ class Files(Listed):
 
     def _options(self) -> FolderOptions:
         return FolderOptions(
-            self.structures, self.validation, person=self.person, images=self.images, labels=self.labels
+            self.structures, validation=self.validation, person=self.person, images=self.images, labels=self.labels
         )
 
 

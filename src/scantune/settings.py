@@ -206,6 +206,8 @@ def _fits(value: object, hint: Any) -> bool:
         return value in get_args(hint)
     if get_origin(hint) in (dict, Mapping):
         return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         return isinstance(value, list | tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
@@ -221,6 +223,8 @@ def _described(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     if get_origin(hint) in (dict, Mapping):
         return f"a table of names with {_described(get_args(hint)[1])} each"
+    if get_origin(hint) is list:
+        return f"a list of {_described(get_args(hint)[0])} each"
     if get_origin(hint) is tuple:
         return f"a list [{', '.join(map(_described, get_args(hint)))}]"
     if get_args(hint):

@@ -23,9 +23,9 @@ from scantune.datasets.freesurfer import (
     BrainEntry,
     Brains,
     StrippingOptions,
+    files_by_folder,
     first_of,
     groups,
-    labels_by_folder,
 )
 from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
@@ -54,21 +54,21 @@ class Abide(Brains):
 
     def __init__(self, root: Path, options: StrippingOptions) -> None:
         self.root, self.options = root, options
-        folders = labels_by_folder(root, _LABELS)
-        self._folders = indexed(folders, self._person)
-        self._labels = {person: folders[folder] for person, folder in self._folders.items()}
+        folders = files_by_folder(root, _LABELS)
+        self._labels = {person: folders[folder] for person, folder in indexed(folders, self._person).items()}
         if not self._labels:
             raise nothing_found(root, self.name, "files Caltech_NNNN/mri/aparc+aseg.mgz or Stanford/NNNN/aparc+aseg.*")
-        names = [*_SCANS, "*_T1w.nii.gz"]
+        names = [*_SCANS, "*_T1w.nii.gz", *_CONFORMED]
         found = [path for name in names for path in sorted(root.rglob(name)) if not path.name.startswith(".")]
-        self._scans = {self._person(path): path for path in reversed(found)}  # the first of a person's is kept
+        self._scans = {person: path for path in reversed(found) if (person := self._person(path))}  # the first is kept
 
     def entries(self) -> list[Entry]:
         """The paper's 25 people per site, of the sites that the folder has someone of."""
         return [entry for site in self.sites for entry in self._site(site)]
 
     def _site(self, site: str) -> list[Entry]:
-        people = sorted(person for place, person in self._labels if place == site)
+        everyone = self._labels.keys() | self._scans.keys()  # with those whose label map or scan is missing
+        people = sorted(person for place, person in everyone if place == site)
         if not people:
             return []
         require_people(len(people), _TESTS[site].stop, f"ABIDE's {site}", self.root)
@@ -76,9 +76,9 @@ class Abide(Brains):
         return [self._entry((site, person), split) for person, split in splits.items()]
 
     def _entry(self, person: _Person, split: str) -> Entry:
-        labels = self._labels[person]
-        name = "-".join(person)
-        image = self._scans.get(person) or first_of(labels.parent, _CONFORMED) or labels.with_name(_CONFORMED[0])
+        name, scan, drawn = "-".join(person), self._scans.get(person), self._labels.get(person)
+        labels = drawn or (scan or self.root).with_name(LABELS[0])
+        image = scan or labels.with_name(_CONFORMED[0])
         return BrainEntry(
             name,
             name,

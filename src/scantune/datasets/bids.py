@@ -30,6 +30,8 @@ class BidsOptions(Options):
     masks: dict[str, str] = field(default_factory=dict)
     """Instead of label maps, names of the masks of each structure, later ones over earlier; they get the values that
     structures names, or 1, 2, ..."""
+    brain_mask: str = ""
+    """Names of masks under derivatives, such as *_desc-brain_mask.nii.gz; images are set to 0 outside."""
     site_column: str = ""
     """The column of participants.tsv with the site; by default one named site, centre or institution."""
 
@@ -37,6 +39,8 @@ class BidsOptions(Options):
         super().__post_init__()
         if self.labels and self.masks:
             raise InputError("The labels of a BIDS data set are label maps (labels) or masks, not both; leave one out.")
+        if self.masks and self.groups:
+            raise InputError("Groups are of the values of label maps (labels); masks are one structure each.")
         if self.masks and self.structures and set(self.masks) != set(self.structures):
             raise InputError(
                 f"The masks and structures must have the same names, got {', '.join(self.masks)} and "
@@ -60,7 +64,7 @@ class Bids(Generic):
     @property
     def labels(self) -> dict[str, int]:
         """As the user named them, or the masks in their order."""
-        return dict(self.options.structures) or {name: n for n, name in enumerate(self.options.masks, start=1)}
+        return self.options.named or {name: n for n, name in enumerate(self.options.masks, start=1)}
 
     def look(self) -> None:
         """Whether there are images of one contrast, and the site's column."""
@@ -70,7 +74,7 @@ class Bids(Generic):
     def find(self) -> list[LayeredEntry]:
         """All images of the contrast."""
         sites = self._sites()
-        derived = self._derived()
+        files, derived = self._files(), self._derived()
         return [
             LayeredEntry(
                 name := scan_name(path),
@@ -79,6 +83,7 @@ class Bids(Generic):
                 image=path,
                 layers=self._layers(path, derived),
                 allowed=self.options.allowed,
+                brain_mask=self._brain_mask(path, files),
             )
             for path in self._images()
         ]
@@ -98,6 +103,11 @@ class Bids(Generic):
         )
 
     def _derived(self) -> list[Path]:
+        """All derived files but brain masks."""
+        pattern = self.options.brain_mask
+        return [path for path in self._files() if not (pattern and fnmatchcase(path.name, pattern))]
+
+    def _files(self) -> list[Path]:
         return [path for path in sorted((self.root / "derivatives").rglob("*.nii*")) if path.is_file()]
 
     def _images(self) -> list[Path]:
@@ -120,11 +130,17 @@ class Bids(Generic):
         if not any(paths.values()):
             return ()
         return tuple(
-            Layer(
-                path or self.root / "derivatives" / f"{scan_name(image)}{self.options.masks[name].lstrip('*')}", value
-            )
-            for (name, path), value in zip(paths.items(), (self.labels[name] for name in paths), strict=True)
+            Layer(path or self._missing(image, self.options.masks[name]), self.labels[name])
+            for name, path in paths.items()
         )
+
+    def _brain_mask(self, image: Path, files: list[Path]) -> Path | None:
+        pattern = self.options.brain_mask
+        return (self._belonging(image, files, pattern) or self._missing(image, pattern)) if pattern else None
+
+    def _missing(self, image: Path, pattern: str) -> Path:
+        """Where a derived file of an image would be."""
+        return self.root / "derivatives" / f"{scan_name(image)}{pattern.lstrip('*')}"
 
     def _only_pattern(self, image: Path, derived: list[Path]) -> str:
         """Where an image has one derived file alone, that is its label map."""
@@ -134,7 +150,7 @@ class Bids(Generic):
     def _belonging(self, image: Path, derived: list[Path], pattern: str) -> Path | None:
         found = [path for path in derived if fnmatchcase(path.name, pattern) and belongs(path, image)]
         if len(found) > 1:
-            raise InputError(f"{image} must have one file of labels {pattern}, but has {found[0]} and {found[1]}.")
+            raise InputError(f"{image} must have one file {pattern}, but has {found[0]} and {found[1]}.")
         return found[0] if found else None
 
     def _sites(self) -> dict[str, str]:

@@ -15,13 +15,13 @@ from scantune.datasets.people import SPLITS, person_of
 from scantune.errors import InputError
 from scantune.filenames import scan_name
 
-COLUMNS = ("image", "labels", "subject", "site", "split", "name")
+COLUMNS = ("image", "labels", "brain_mask", "subject", "site", "split", "name")
 _SPLIT_WORDS = {"training": "train", "val": "validation", "valid": "validation", "testing": "test"}
 
 
 @dataclass(frozen=True)
 class CsvManifest(Generic):
-    """A CSV file with a column `image`, and where known `labels`, `subject`, `site`, `split` and `name`.
+    """A CSV file with a column `image`, and where known the others of `COLUMNS`.
 
     Files are looked for from the folder of the CSV file. Columns are told apart by comma, semicolon or tab, as the
     first line has them; others than these are left alone. Without a subject, the name tells the person; without a
@@ -76,6 +76,7 @@ class CsvManifest(Generic):
             split,
             image=path,
             layers=(Layer(self._path(row["labels"])),) if row.get("labels") else (),
+            brain_mask=self._path(row["brain_mask"]) if row.get("brain_mask") else None,
             allowed=self.options.allowed,
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from scantune.datasets.base import Entry
-from scantune.errors import InputError
+from scantune.datasets.listing import relabelled
+from scantune.errors import InputError, ScanError
 from scantune.headers import read_grid
 from scantune.scans import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
@@ -37,16 +38,21 @@ class LayeredEntry(Entry):
         layers: Its labels; where a later one is not 0, it goes over the earlier. None are there without a reference.
         frame: Which volume of a 4D image; None where it holds one alone.
         allowed: The labels that a label map may hold; None for every whole number from 0.
+        groups: Our label of each label of a label map, those that are not named being background; None where labels
+            are taken as they are.
+        brain_mask: A file that is above 0 where the image is kept; outside the image is set to 0.
     """
 
     image: Path
     layers: tuple[Layer, ...] = ()
     frame: int | None = None
     allowed: frozenset[int] | None = None
+    groups: Mapping[int, int] | None = None
+    brain_mask: Path | None = None
 
     def read(self) -> Case:
         """The scan with its reference."""
-        case = read_scan(self.image, self.frame)
+        case = self._stripped(read_scan(self.image, self.frame))
         maps = [self._labels(layer) for layer in self.layers]
         for one in maps:
             require_same_grid(one, case)
@@ -63,23 +69,42 @@ class LayeredEntry(Entry):
         return bool(self.layers)
 
     def files(self) -> Sequence[Path]:
-        """The image, then the labels."""
-        return [self.image, *(layer.path for layer in self.layers)]
+        """The image, then the labels and the mask."""
+        return [self.image, *self._on_grid()]
 
     def check(self) -> None:
         """Whether all files can be opened and lie on one grid, as their headers tell."""
         grid = read_grid(self.image, self.frame)
-        for layer in self.layers:
-            require_same_grid(read_grid(layer.path), grid)
+        for path in self._on_grid():
+            require_same_grid(read_grid(path), grid)
 
     def shift(self) -> float:
-        """The largest, as the headers of all labels tell."""
+        """The largest, as the headers of labels and mask tell."""
         grid = read_grid(self.image, self.frame)
-        return max((grid_shift(read_grid(layer.path), grid) for layer in self.layers), default=0.0)
+        return max((grid_shift(read_grid(path), grid) for path in self._on_grid()), default=0.0)
+
+    def _on_grid(self) -> list[Path]:
+        """The files that must lie on the image's grid."""
+        return [*(layer.path for layer in self.layers), *([self.brain_mask] if self.brain_mask else [])]
+
+    def _stripped(self, case: Case) -> Case:
+        """The scan, 0 outside the mask where there is one."""
+        if self.brain_mask is None:
+            return case
+        mask = read_scan(self.brain_mask)
+        require_same_grid(mask, case)
+        kept = mask.image > 0
+        if not case.image[kept].any():
+            raise ScanError(
+                f"{self.brain_mask} must be above 0 where {case.name} is to be kept, but leaves nothing of it. "
+                "Check the mask."
+            )
+        return dataclasses.replace(case, image=np.where(kept, case.image, np.float32(0)))
 
     def _labels(self, layer: Layer) -> LabelMap:
         if layer.value is None:
-            return read_labels(layer.path, self.allowed)
+            labels = read_labels(layer.path, self.allowed)
+            return labels if self.groups is None else relabelled(labels, self.groups)
         mask = read_labels(layer.path)
         kind = np.min_scalar_type(layer.value)
         return dataclasses.replace(mask, labels=np.where(mask.labels > 0, kind.type(layer.value), kind.type(0)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.patterns import SITE, Found, matching, paired
+from scantune.datasets.patterns import SITE, Found, matching, paired, partners
 from scantune.datasets.people import SPLITS, person_of
 from scantune.errors import InputError
 from scantune.filenames import scan_name
@@ -24,15 +25,18 @@ class FolderOptions(Options):
     """Pattern of the images, such as *_T1w.nii.gz; {site} and {split} may stand in it for a part of a path."""
     labels: str = ""
     """Pattern of the label maps, such as *_tissue.nii.gz; none where there are no references."""
+    brain_mask: str = ""
+    """Pattern of masks, such as *_mask.nii.gz; images are set to 0 outside."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for word in (SPLIT, SITE):
-            if self.labels and (word in self.images) != (word in self.labels):
-                raise InputError(
-                    f"The patterns images and labels must both have {word} or neither, got {self.images} and "
-                    f"{self.labels}."
-                )
+            for name, pattern in (("labels", self.labels), ("brain_mask", self.brain_mask)):
+                if pattern and (word in self.images) != (word in pattern):
+                    raise InputError(
+                        f"The patterns images and {name} must both have {word} or neither, got {self.images} and "
+                        f"{pattern}."
+                    )
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,9 @@ class Folder(Generic):
         """All images with their label maps."""
         splits = SPLITS if SPLIT in self.options.images else ("",)
         pairs = [(split, *pair) for split in splits for pair in self._pairs(split)]
+        masks = [
+            mask for split in splits for mask in self._masks(split, [pair[1] for pair in pairs if pair[0] == split])
+        ]
         stems = {scan_name(image.path) for _, _, image, _ in pairs}
         return [
             LayeredEntry(
@@ -72,8 +79,9 @@ class Folder(Generic):
                 image=image.path,
                 layers=() if reference is None else (Layer(reference.path),),
                 allowed=self.options.allowed,
+                brain_mask=mask,
             )
-            for split, name, image, reference in pairs
+            for (split, name, image, reference), mask in zip(pairs, masks, strict=True)
         ]
 
     def _pairs(self, split: str) -> list[tuple[str, Found, Found | None]]:
@@ -81,6 +89,11 @@ class Folder(Generic):
         if split and not matching(images, self.root) and not (labels and matching(labels, self.root)):
             return []
         return paired(images, labels, self.root)
+
+    def _masks(self, split: str, names: Sequence[str]) -> list[Path] | list[None]:
+        """The brain masks of the scans of a split, in their order."""
+        pattern = self.options.brain_mask.replace(SPLIT, split)
+        return list(partners(names, pattern, self.root).values()) if pattern else [None] * len(names)
 
 
 def _endings(root: Path) -> str:

@@ -164,12 +164,12 @@ def first_of(folder: Path, names: Iterable[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def labels_by_folder(root: Path, names: Sequence[str]) -> dict[Path, Path]:
-    """FreeSurfer's label map by the folder of the person or session, which is above `mri` where there is one.
+def files_by_folder(root: Path, names: Sequence[str]) -> dict[Path, Path]:
+    """One of FreeSurfer's files by the folder of the person or session, which is above `mri` where there is one.
 
     Args:
         root: Where to look, at any depth.
-        names: Names of such files; where a folder has several, the first.
+        names: Names that it may have; where a folder has several, the first.
     """
     found: dict[Path, Path] = {}
     for name in reversed(names):

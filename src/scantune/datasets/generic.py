@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,6 +22,9 @@ class Options:
 
     structures: dict[str, int] = field(default_factory=dict)
     """Label value of each structure, by name, such as { GM = 2, WM = 3 }."""
+    groups: dict[str, list[int]] = field(default_factory=dict)
+    """Instead of structures, which values of the label maps make up each of them, such as { gland = [1, 2] }; they get
+    the labels 1, 2, ... in their order, and values that are not named become background."""
     validation: float = 0.2
     """Share of the people put aside for validation, where the data set itself says nothing."""
     test: float = 0.0
@@ -38,6 +41,7 @@ class Options:
                 "The structures must be named with a label value of their own, above 0, each: structures = "
                 f"{{ GM = 2, WM = 3 }}, say; got {self.structures}."
             )
+        self._require_groups()
         if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
             raise InputError(
                 "The shares validation and test must be 0 or more, and below 1 together, got "
@@ -47,6 +51,27 @@ class Options:
             re.compile(self.person)
         except re.error as error:
             raise InputError(f"The rule person = {self.person!r} is not a regular expression: {error}.") from error
+
+    def _require_groups(self) -> None:
+        members = [value for values in self.groups.values() for value in values]
+        if self.groups and self.structures:
+            raise InputError("The labels are told by structures or by groups, not both; leave one out.")
+        if not all(self.groups.values()) or len(set(members)) < len(members) or min(members, default=1) < 1:
+            raise InputError(
+                "The groups must have one or more label values each, above 0 and in no other group: groups = "
+                f"{{ gland = [1, 2] }}, say; got {self.groups}."
+            )
+
+    @property
+    def named(self) -> dict[str, int]:
+        """Our label of each structure, as far as it is told."""
+        return dict(self.structures) or {name: value for value, name in enumerate(self.groups, start=1)}
+
+    @property
+    def grouped(self) -> dict[int, int] | None:
+        """Our label of each value of the label maps; None where they are taken as they are."""
+        ours = self.named
+        return {theirs: ours[name] for name, values in self.groups.items() for theirs in values} or None
 
     @property
     def allowed(self) -> frozenset[int] | None:
@@ -83,12 +108,13 @@ class Generic(DataSet):
     @property
     def labels(self) -> Mapping[str, int]:
         """As the user named them."""
-        return dict(self.options.structures)
+        return dict(self.options.named)
 
     def entries(self) -> list[Entry]:
         """All scans by name, each with a split."""
         options = self.options
-        return [*divided(by_name(self.find(), self.root), options.validation, options.test, options.seed)]
+        found = [replace(entry, groups=options.grouped) for entry in by_name(self.find(), self.root)]
+        return [*divided(found, options.validation, options.test, options.seed)]
 
     def look(self) -> None:
         """See whether the root is laid out as expected.

@@ -42,7 +42,7 @@ class Described(Generic):
     @property
     def labels(self) -> dict[str, int]:
         """As the user named them, or as dataset.json does."""
-        return dict(self.options.structures) or structures_of(self.about)
+        return self.options.named or structures_of(self.about)
 
     @property
     def channels(self) -> dict[int, str]:
@@ -66,7 +66,7 @@ class Described(Generic):
     @property
     def allowed(self) -> frozenset[int] | None:
         """Labels that may occur."""
-        return frozenset({0, *self.labels.values()}) if self.labels else None
+        return frozenset({0, *self.labels.values()}) if self.labels and not self.options.groups else None
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from scantune.datasets.freesurfer import (
     Brains,
     Grouping,
     StrippingOptions,
+    files_by_folder,
     first_of,
     groups,
-    labels_by_folder,
 )
 from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
@@ -49,7 +49,8 @@ class Oasis(Brains):
 
     def __init__(self, root: Path, options: OasisOptions) -> None:
         self.root, self.options = root, options
-        folders = labels_by_folder(root, LABELS)
+        scans = {folder: path.with_name(LABELS[0]) for folder, path in files_by_folder(root, _SCANS).items()}
+        folders = scans | files_by_folder(root, LABELS)  # with sessions whose label map is missing
         sessions = indexed(folders, lambda path: path.name if _person(path.name) else None)
         self._labels = {session: folders[folder] for session, folder in sessions.items()}
         if not self._labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +46,26 @@ def paired(images: str, labels: str = "", root: Path = Path()) -> list[tuple[str
     lone = sorted(found.keys() ^ references.keys()) if labels else []
     if lone:
         raise InputError(
-            f"{len(lone)} of the files of {images} and {labels} have no partner (first: {lone[0]}); every image needs "
+            f"{len(lone)} of the files of {images} and {labels} have no partner: {', '.join(lone)}. Every image needs "
             "a label map of the same name. Remove the lone files, or narrow the patterns."
         )
     return [(name, found[name], references.get(name)) for name in sorted(found)]
+
+
+def partners(names: Iterable[str], pattern: str, root: Path = Path()) -> dict[str, Path]:
+    """The file of a pattern for each of several scans, by name; the pattern may have more.
+
+    Raises:
+        InputError: Scans have none, which are all named.
+    """
+    found = matching(pattern, root)
+    without = sorted(set(names) - found.keys())
+    if without:
+        raise InputError(
+            f"{len(without)} scans have no file of {pattern}: {', '.join(without)}. Add the files, or leave "
+            "out the scans."
+        )
+    return {name: found[name].path for name in names}
 
 
 def matching(pattern: str, root: Path = Path()) -> dict[str, Found]:
