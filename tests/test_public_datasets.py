@@ -312,6 +312,7 @@ def test_scans_read_with_known_labels_on_the_grid_of_their_header(name, trees):
         assert case.shape == case.reference.shape == SHAPE
         assert set(np.unique(case.reference)) <= {0, *data.labels.values()}
         assert case.reference.any()
+        assert entry.shift() < 1e-6
         assert all(path.is_file() for path in entry.files())
 
 

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from scantune.scans import Case
+from scantune.settings import read_recipe
+from scantune.workflow import Plan
+from test_datasets import image, labels
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
-def script(name):
+def script(name, monkeypatch=None):
+    if monkeypatch is not None:
+        monkeypatch.syspath_prepend(SCRIPTS)  # it takes parts of its neighbours
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -141,3 +146,46 @@ def test_real_cords_are_cut_out_without_moving_in_space():
     where = np.argwhere(cut.reference)[0]
     np.testing.assert_allclose(cut.affine @ [*where, 1], affine @ [120, 60, 1, 1])
     np.testing.assert_array_equal(cut.image[tuple(where)], image[120, 60, 1])
+
+
+def test_the_table_of_real_results_averages_structures_and_counts_what_the_guard_kept(tmp_path, capsys, monkeypatch):
+    results = script("real_results", monkeypatch)
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, results.COLUMNS)
+        rows.writeheader()
+        for subject, gain in (("one", 0.1), ("two", -0.2)):
+            for structure, source in (("GM", 0.5), ("WM", 0.7)):
+                for method in ("source", "default, guard"):
+                    row = {
+                        "cohort": "spine",
+                        "site": "UCL",
+                        "subject": subject,
+                        "method": method,
+                        "structure": structure,
+                    }
+                    change = 0 if method == "source" else gain
+                    rows.writerow({**row, "dice": source + change, "decision": "kept" if gain > 0 else "rolled back"})
+    results.table(Namespace(files=[tmp_path / "rows.csv"]))
+    printed = capsys.readouterr().out
+    assert "| spine | UCL | 2 | source | 0.600 |  |  |" in printed
+    assert "| spine | UCL | 2 | default, guard | 0.550 | -0.050 (-0.200, +0.100) | 1/2 |" in printed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scan", "reference", "validation", "test"),
+    [
+        ("lgg-du", "DU_{}_FLAIR", "DU_{}_lesion", (3, 7, 11, 15, 19), ()),
+        ("oasis-tissue", "{}_T1w", "{}_tissue", (2, 7, 14), (4, 9, 12, 17, 19)),
+    ],
+)
+def test_the_recipes_of_real_scans_put_the_same_people_aside(recipe, scan, reference, validation, test, tmp_path):
+    for person in range(20):
+        image(tmp_path / f"{scan.format(100 + person)}.nii", person)
+        labels(tmp_path / f"{reference.format(100 + person)}.nii", (0, 1))
+    text = (SCRIPTS / "recipes" / f"{recipe}.toml").read_text().replace(".nii.gz", ".nii")
+    (tmp_path / "recipe.toml").write_text(text)
+    plan = Plan.read(read_recipe(tmp_path / "recipe.toml"), {"root": str(tmp_path)})
+    splits = {n: entry.split for n, entry in enumerate(plan.source.chosen())}
+    aside = dict.fromkeys(validation, "validation") | dict.fromkeys(test, "test")
+    assert splits == dict.fromkeys(range(20), "train") | aside
+    assert plan.preprocessing.size == (128, 128)
