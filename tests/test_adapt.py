@@ -9,6 +9,7 @@ from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adapt import PRESETS
 from scantune.guard import Guard
 from scantune.preprocess import Preprocessing
+from scantune.volumes import Volume
 
 
 @pytest.fixture(scope="module")
@@ -296,3 +297,14 @@ def test_a_prior_of_another_network_is_refused(toy):
     other = AdaptableNetwork.default(classes=3, width=4)
     with pytest.raises(InputError, match="does not match the network"):
         scantune.adapt(other, toy_scan(111)[0], prior=toy.prior)
+
+
+def test_the_paper_draws_as_many_slices_as_are_asked_for(toy, monkeypatch):
+    drawn = []
+    plain = Volume.draw
+    monkeypatch.setattr(Volume, "draw", lambda self, count, g: (drawn.append(count), plain(self, count, g))[1])
+    scantune.adapt(toy.network, toy_scan(3)[0], toy.prior, preset="paper", steps=1, batch=2, device="cpu")
+    # Four slices are two batches of two, for the step and for the look after it.
+    assert drawn == [2, 2, 2, 2]
+    with pytest.raises(InputError, match="batch must be 1 or more"):
+        scantune.adapt(toy.network, toy_scan(3)[0], toy.prior, batch=0, device="cpu")

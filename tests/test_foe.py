@@ -16,6 +16,7 @@ from scantune.methods import METHODS, Equipment
 from scantune.methods.foe import FoEOptions
 from scantune.preprocess import Preprocessing
 from scantune.sampling import WholeVolume
+from scantune.settings import PriorSettings
 from scantune.tasks import Segmentation
 from scantune.volumes import Volume
 
@@ -232,13 +233,14 @@ def test_an_objective_asks_the_device_for_one_number_at_most(method, numbers, de
 def test_a_model_is_fitted_with_the_density_that_was_asked_for(toy):
     model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(48, 48)), {"kind": "custom"})
     cases = [SimpleNamespace(volume=volume, padding=None) for volume in toy.volumes[:3]]
-    prior = fit(model, cases[:2], cases[2:], density="histogram", patches=TOY_PATCHES, device="cpu").prior
+    settings = PriorSettings("histogram", size=8, stride=4, components=4)
+    prior = fit(model, cases[:2], cases[2:], settings=settings, device="cpu").prior
     expected = FieldOfExperts.fit(toy.network, toy.volumes[:2], patches=TOY_PATCHES, density="histogram")
     scan = toy_scan(167)[0] ** 1.5
     assert prior.energy(toy.network, scan) == expected.energy(toy.network, scan)
     assert prior.calibration is not None
     with pytest.raises(InputError, match="histogram densities .* cannot be summarised"):
-        fit(model, [], density="histogram", summarise=True)
+        fit(model, [], settings=PriorSettings("histogram", summarise=True))
 
 
 def test_a_scan_with_too_few_patches_from_the_start_is_matched_by_features_alone(toy, monkeypatch):

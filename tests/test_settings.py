@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from scantune.errors import InputError
-from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table, table_from_words
+from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table
+from scantune.words import table_from_words
 
 
 def write(folder, text):

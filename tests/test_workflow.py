@@ -18,7 +18,7 @@ from scantune.errors import InputError
 from scantune.fit import fit
 from scantune.modelfile import Model
 from scantune.preprocess import Preprocessing
-from scantune.settings import FINE_TUNING, Recipe, TrainSettings, read_recipe
+from scantune.settings import FINE_TUNING, PriorSettings, Recipe, TrainSettings, read_recipe
 from scantune.simulate import label_maps
 from scantune.sources import Files
 from scantune.train import validation_dice
@@ -206,7 +206,7 @@ def test_without_held_out_cases_a_prior_is_not_calibrated(half, plan):
 
 def test_a_summarised_prior_is_smaller_and_has_the_same_energy(half, plan):
     trained, fitted = half
-    summary = fit_model(trained, plan, summarise=True, device="cpu")
+    summary = fit_model(trained, plan, settings=PriorSettings(summarise=True), device="cpu")
     scan = plan.examples("validation")[0].volume
     whole, few = (model.prior.energy(model.network, scan) for model in (fitted, summary))
     assert few == pytest.approx(whole, rel=1e-4)
@@ -293,7 +293,7 @@ def test_fitting_a_helper_keeps_the_prior_and_fitting_the_prior_keeps_the_helper
     ("words", "told"),
     [
         (["--iterations", "5"], "iterations belongs to --method dae"),
-        (["--set", "seed=1"], "seed belongs to --method dae"),
+        (["--set", "seed=1"], "Unknown setting 'seed' in the settings of the prior"),
         (["--method", "dae", "--summarise"], "--summarise is about the prior"),
         (["--method", "ae", "--density", "kde"], "--density is about the prior"),
         (["--density", "kde", "--summarise"], "kde densities keeps one density per subject and cannot be summarised"),
@@ -474,3 +474,19 @@ def test_commands_that_cannot_work_are_told_in_one_line(words, told, tmp_path, m
     assert len(lines) == 1
     assert told in lines[0]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_prior_and_the_helpers_are_those_of_the_recipe_unless_told_otherwise(half, recipe, tmp_path, monkeypatch):
+    prior, helper = "size = 4\nstride = 3\ncomponents = 2", "iterations = 2\nwidth = 2\nvalidate_every = 1"
+    tables = f"\n[prior]\n{prior}\n[helpers.dae]\n{helper}\n"
+    other = tmp_path / "other.toml"
+    other.write_text(recipe.read_text() + tables)
+    model = tmp_path / "m.safetensors"
+    half[0].save(model)
+    assert scantune_command(monkeypatch, "fit", model, "--data", other, "--device", "cpu", "--set", "stride=2")[0] == 0
+    record = scantune.load(model).provenance["fit settings"]
+    assert (record["size"], record["stride"], record["components"]) == (4, 2, 2)
+    words = ("--method", "dae", "--set", "corruptions=1")
+    assert scantune_command(monkeypatch, "fit", model, "--data", other, "--device", "cpu", *words)[0] == 0
+    record = scantune.load(model).provenance["dae"]
+    assert (record["iterations"], record["width"], record["corruptions"]) == (2, 2, 1)

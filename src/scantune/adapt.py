@@ -64,6 +64,7 @@ def adapt(
     *,
     helpers: Mapping[str, Helper] | None = None,
     options: Mapping[str, Any] | None = None,
+    batch: int | None = None,
     mask: Tensor | None = None,
     on_step: OnStep | None = None,
 ) -> Result:
@@ -83,6 +84,7 @@ def adapt(
         seed: Fixes every random choice.
         helpers: Helper networks by the name of the method they serve; by default the model's own.
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
+        batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.
         mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
         on_step: Called after each step with its number and the number of steps.
     """
@@ -99,7 +101,7 @@ def adapt(
         prior.require_fit(source)
         prior = prior.to(where)
     runner = kind(Equipment(task, prior, helpers or {}), options)
-    schedule = _schedule(runner, preset, steps)
+    schedule = _schedule(runner, preset, steps, batch)
     before = survey(source, volume, task, prior)
     watched = watch(before, prior) if guard and preset == "fast" else None
     done = run(runner, source, volume, before, schedule, watched, seed, on_step)
@@ -136,10 +138,14 @@ def _levels(prior: FieldOfExperts | None) -> dict[str, Any]:
     return {"energy_floor": prior.floor(), **typical}
 
 
-def _schedule(method: Method, preset: str, steps: int | None) -> Schedule:
+def _schedule(method: Method, preset: str, steps: int | None, batch: int | None) -> Schedule:
     if preset not in PRESETS:
         raise InputError(f"Unknown preset {preset!r}. Available: {', '.join(PRESETS)}.")
     schedule = UNSTEADY if preset == "fast" and not method.steady else PRESETS[preset]
+    if batch is not None:
+        if batch < 1:
+            raise InputError(f"batch must be 1 or more, got {batch}.")
+        schedule = replace(schedule, sampling=schedule.sampling.of_batch(batch))
     if steps is None:
         return schedule
     if steps < 0:

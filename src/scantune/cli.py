@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 
 from scantune import __version__
 from scantune.batch import AdaptSettings, Outcome, adapt_scans
+from scantune.benchcommand import Bench
 from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
@@ -91,7 +92,7 @@ class Adapt:
         if not self.options:
             return {}
         from scantune.methods import find_method
-        from scantune.settings import table_from_words
+        from scantune.words import table_from_words
 
         return table_from_words(find_method(self.method).Options, self.options, "--options")
 
@@ -186,6 +187,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "train": Train,
     "fit": Fit,
     "evaluate": Evaluate,
+    "bench": Bench,
     "report": Report,
     "info": Info,
     "check": Check,
@@ -245,7 +247,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
-        _complain("stopped. What is finished is kept; adapt, train and simulate go on from there when given again.")
+        _complain(
+            "stopped. What is finished is kept; adapt, train, bench and simulate go on from there when given again."
+        )
         return STOPPED
     except Exception as error:
         if "SCANTUNE_TRACEBACK" in os.environ:

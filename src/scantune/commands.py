@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -101,14 +101,17 @@ class Fit:
     """The recipe whose [data] table names the training scans."""
     method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
     """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
-    density: Annotated[Literal["gaussian", "kde", "histogram"], arg(metavar="gaussian|kde|histogram")] = "gaussian"
+    density: Annotated[
+        Literal["gaussian", "kde", "histogram"] | None,
+        arg(metavar="gaussian|kde|histogram", help_behavior_hint=FROM_RECIPE),
+    ] = None
     """foe: the form of the experts' densities."""
     summarise: Flag = False
     """foe: keep seven numbers per expert and none of any single subject; of gaussian densities only."""
-    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the paper's)")] = None
+    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """dae, ae: steps of the optimiser. An interrupted run is kept beside the model file; the same command goes on."""
-    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
-    """dae, ae: further settings, such as learning_rate=1e-3, seed=1, or shrink=4 for a fast dae on a coarse grid."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint=FROM_RECIPE)] = ()
+    """Further settings: of foe stride=2, say; of dae and ae learning_rate=1e-3, seed=1, or shrink=4 for a fast dae."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
@@ -130,25 +133,24 @@ class Fit:
         given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
         plan = Plan.read(read_recipe(self.data), given)
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
-        model = self._prior(model, plan) if self.method == "foe" else self._helper(model, plan, settings, checkpoint)
+        if self.method == "foe":
+            model = self._prior(model, plan, settings)
+        else:
+            model = self._helper(model, plan, settings, checkpoint)
         model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
         checkpoint.unlink(missing_ok=True)
         terminal.say(terminal.console(), model.describe())
         return 0
 
-    def _prior(self, model: "Model", plan: "Plan") -> "Model":
+    def _prior(self, model: "Model", plan: "Plan", settings: dict[str, Any]) -> "Model":
         from scantune import terminal
+        from scantune.settings import PriorSettings, settings_from_table
         from scantune.workflow import fit_model
 
+        table = asdict(plan.recipe.prior) | settings
+        chosen = settings_from_table(PriorSettings, table, "the settings of the prior")
         with terminal.console(stderr=True).status("Fitting the prior"):
-            return fit_model(
-                model,
-                plan,
-                density=self.density,
-                summarise=self.summarise,
-                device=self.device,
-                command=_command(),
-            )
+            return fit_model(model, plan, settings=chosen, device=self.device, command=_command())
 
     def _helper(self, model: "Model", plan: "Plan", settings: dict[str, Any], checkpoint: Path) -> "Model":
         from scantune import terminal
@@ -157,7 +159,8 @@ class Fit:
         from scantune.workflow import fit_helper
 
         kind = TRAINERS[self.method].settings
-        iterations = settings_from_table(kind, settings, f"the settings of {self.method}").iterations
+        table = {**plan.recipe.helpers.get(self.method, {}), **settings}
+        iterations = settings_from_table(kind, table, f"the settings of {self.method}").iterations
         with terminal.TrainingDisplay(terminal.console(stderr=True), iterations) as display:
             return fit_helper(
                 model,
@@ -172,17 +175,18 @@ class Fit:
 
     def _settings(self) -> dict[str, Any]:
         """The settings that were given, after a look at whether they belong to the method."""
+        from scantune.settings import PriorSettings
+        from scantune.words import table_from_words
+
         given = _given({"iterations": self.iterations})
+        own = _given({"density": self.density, "summarise": self.summarise or None})
         if self.method == "foe":
-            names = [*given, *(word.partition("=")[0] for word in self.set)]
-            if names:
-                raise InputError(f"The prior is computed, not trained: {names[0]} belongs to --method dae or ae.")
-            return {}
-        for flag, unlike in (("--summarise", self.summarise), ("--density", self.density != "gaussian")):
-            if unlike:
-                raise InputError(f"{flag} is about the prior; leave it out, or give it with --method foe.")
+            if given:
+                raise InputError("The prior is computed, not trained: iterations belongs to --method dae or ae.")
+            return own | table_from_words(PriorSettings, self.set, "--set")
+        for flag in own:
+            raise InputError(f"--{flag} is about the prior; leave it out, or give it with --method foe.")
         from scantune.helpers import TRAINERS
-        from scantune.settings import table_from_words
 
         return given | table_from_words(TRAINERS[self.method].settings, self.set, "--set")
 

@@ -77,7 +77,7 @@ class Check:
         from scantune.check import check
         from scantune.checkdisplay import show_report
         from scantune.cohortdisplay import SimulationDisplay
-        from scantune.settings import table_of_words
+        from scantune.words import table_of_words
 
         options = table_of_words(self.options, "--options")
         with SimulationDisplay(terminal.console(stderr=True), "Looking for scans") as display:

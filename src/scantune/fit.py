@@ -13,6 +13,7 @@ from scantune.experts import PatchSettings
 from scantune.modelfile import Model
 from scantune.preprocess import Prepared
 from scantune.prior import FieldOfExperts
+from scantune.settings import PriorSettings
 
 
 def fit(
@@ -20,9 +21,7 @@ def fit(
     cases: Iterable[Prepared],
     held_out: Iterable[Prepared] = (),
     *,
-    patches: PatchSettings | None = None,
-    density: str = "gaussian",
-    summarise: bool = False,
+    settings: PriorSettings | None = None,
     device: str = "auto",
 ) -> Model:
     """Computes the prior of a model from its training cases; the network is left as it is.
@@ -32,22 +31,30 @@ def fit(
         cases: The prepared training cases.
         held_out: Prepared cases of the same site that the network was not trained on; with these the prior is
             calibrated.
-        patches: Patch size, stride, components and threshold of the PCA experts.
-        density: The form of the experts' densities, a name of `scantune.densities.DENSITIES`.
-        summarise: Whether to keep seven numbers per expert and none of any single subject.
+        settings: What the prior is made of; by default the paper's choices.
         device: Where to compute.
     """
-    if summarise:
-        blank(density).summary()  # says now, not after the passes, where there is none
+    chosen = settings or PriorSettings()
+    if chosen.summarise:
+        blank(chosen.density).summary()  # says now, not after the passes, where there is none
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
     volumes, masks = [volume for volume, _ in training], [mask for _, mask in training]
-    prior = FieldOfExperts.fit(network, volumes, masks=masks, patches=patches, density=density, task=model.task)
+    prior = FieldOfExperts.fit(
+        network,
+        volumes,
+        masks=masks,
+        patches=PatchSettings(chosen.size, chosen.stride, chosen.components, chosen.threshold),
+        density=chosen.density,
+        alpha=chosen.alpha,
+        output_experts=chosen.output_experts,
+        task=model.task,
+    )
     if new:
         prior = prior.calibrated(network, new, training, model.task)
     prior = prior.to(torch.device("cpu"))
-    return replace(model, prior=prior.summarised() if summarise else prior)
+    return replace(model, prior=prior.summarised() if chosen.summarise else prior)
 
 
 def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:

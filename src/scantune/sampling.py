@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ class Sampling(ABC):
     @abstractmethod
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:
         """The objective alone."""
+
+    @abstractmethod
+    def of_batch(self, batch: int) -> Self:
+        """The same with so many slices at a time."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,10 @@ class WholeVolume(Sampling):
         """The whole volume's objective."""
         return method.terms(self._total(method, volume))
 
+    def of_batch(self, batch: int) -> Self:
+        """The same with so many slices at a time."""
+        return replace(self, batch=batch)
+
     def _size(self, volume: Volume) -> int:
         return self.batch or BATCHES.get(volume.images.device.type, 8)
 
@@ -111,6 +120,10 @@ class RandomSlices(Sampling):
         """The mean objective of one epoch's batches."""
         draws = (volume.draw(self.batch, generator) for _ in range(self._count(volume)))
         return _mean([method.terms(method.measure(batch)) for batch in draws])
+
+    def of_batch(self, batch: int) -> Self:
+        """The same with so many slices at a time."""
+        return replace(self, batch=batch)
 
     def _count(self, volume: Volume) -> int:
         return math.ceil(len(volume.images) / self.batch)

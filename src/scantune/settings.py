@@ -5,7 +5,7 @@ Nothing heavy is imported here, so the command line can show its help at once.
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -55,8 +55,37 @@ FINE_TUNING = TrainSettings(iterations=5000, learning_rate=1e-4)
 
 
 @dataclass(frozen=True)
+class PriorSettings:
+    """How a prior is fitted; the defaults are the paper's."""
+
+    density: Literal["gaussian", "kde", "histogram"] = "gaussian"
+    """The form of the experts' densities."""
+    alpha: float = 10.0
+    """kde: sharpness of the kernel exp(-alpha u^2), on standardised values."""
+    size: int = 16
+    """Side r of the PCA experts' square patches, in pixels of the last layer."""
+    stride: int = 8
+    """Step d between patches."""
+    components: int = 10
+    """Principal components G per channel."""
+    threshold: float = 0.8
+    """A patch is active where the foreground probability of its central pixel is above this tau."""
+    output_experts: bool = False
+    """Whether the class probabilities are CNN experts too, as in the authors' code."""
+    summarise: bool = False
+    """Keep seven numbers per expert and none of any single subject; of gaussian densities only."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "size", "stride", "components"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"The setting {name} of the prior must be above 0, got {getattr(self, name)}.")
+        if not 0 <= self.threshold < 1:
+            raise InputError(f"The setting threshold of the prior must be from 0 to below 1, got {self.threshold}.")
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """A training recipe: the settings of the training, and the tables of the parts around it, unread."""
+    """A recipe: how a network is trained and its prior fitted, and the tables of the parts around it, unread."""
 
     name: str
     """The file's stem, or the name of a bundled recipe."""
@@ -68,6 +97,20 @@ class Recipe:
     """The table [preprocessing]: how a scan becomes slices."""
     network: Mapping[str, Any] = field(default_factory=dict)
     """The table [network]: what is trained."""
+    prior: PriorSettings = field(default_factory=PriorSettings)
+    """The table [prior]."""
+    helpers: Mapping[str, Any] = field(default_factory=dict)
+    """The tables [helpers.dae] and so on: how the helper network of a method is trained."""
+    supervised: Mapping[str, Any] = field(default_factory=dict)
+    """The table [supervised]: what differs from [train] where a network goes on with labelled scans of a centre."""
+    adapt: Mapping[str, Any] = field(default_factory=dict)
+    """The table [adapt]: how scans are adapted to in an experiment."""
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    """The table [experiment]: what is compared, where and how often."""
+    tests: Mapping[str, Any] = field(default_factory=dict)
+    """The tables [tests.NAME]: further scans of an experiment to test with, as in [data]."""
+    real: Mapping[str, Any] = field(default_factory=dict)
+    """The tables [real.preprocessing] and so on: what an experiment has otherwise where a data set is given."""
 
 
 def bundled_recipes() -> list[str]:
@@ -82,19 +125,41 @@ def read_recipe(source: str | Path) -> Recipe:
     Raises:
         InputError: There is no such recipe, it is not TOML, or it says something unknown.
     """
-    text = _recipe_text(source)
+    return recipe_from_tables(parse_tables(_recipe_text(source), source), source)
+
+
+def parse_tables(text: str, source: str | Path) -> dict[str, Any]:
+    """The tables of a recipe's text.
+
+    Raises:
+        InputError: It is not TOML.
+    """
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The recipe {source} is not valid TOML: {error}.") from error
+
+
+def recipe_from_tables(tables: Mapping[str, Any], source: str | Path) -> Recipe:
+    """Make a recipe of its tables.
+
+    Args:
+        tables: As TOML gives them.
+        source: Where they are from; its stem becomes the recipe's name.
+
+    Raises:
+        InputError: They say something unknown.
+    """
     known = [entry.name for entry in dataclasses.fields(Recipe) if entry.name != "name"]
     for name, table in tables.items():
         if name not in known:
             raise InputError(f"The recipe {source} has an unknown table [{name}]; known: {', '.join(known)}.")
         if not isinstance(table, dict):
             raise InputError(f"In the recipe {source}, {name} must be a table: write [{name}] on its own line.")
-    train = settings_from_table(TrainSettings, tables.pop("train", {}), f"[train] of the recipe {source}")
-    return Recipe(name=Path(source).stem, train=train, **tables)
+    train = settings_from_table(TrainSettings, tables.get("train", {}), f"[train] of the recipe {source}")
+    prior = settings_from_table(PriorSettings, tables.get("prior", {}), f"[prior] of the recipe {source}")
+    others = {name: table for name, table in tables.items() if name not in ("train", "prior")}
+    return Recipe(name=Path(source).stem, train=train, prior=prior, **others)
 
 
 def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: str) -> Settings:
@@ -112,80 +177,13 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
     for name, value in table.items():
         if name not in hints:
             raise InputError(f"Unknown setting {name!r} in {where}; known: {', '.join(hints)}.")
-        if not _fits(value, hints[name]):
+        if not fits(value, hints[name]):
             raise InputError(f"The setting {name} in {where} must be {_described(hints[name])}, got {value!r}.")
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]
         needed = entry.default is entry.default_factory is dataclasses.MISSING
         if needed and entry.name not in table:
             raise InputError(f"{where} must have the setting {entry.name}: {_described(hints[entry.name])}.")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
-
-
-def table_from_words(kind: type[Any], words: Sequence[str], flag: str) -> dict[str, Any]:
-    """Read words like `weight=0.5` as a table for `settings_from_table`: each value by the type of its setting.
-
-    Args:
-        kind: The settings dataclass.
-        words: What was typed.
-        flag: After which flag, for messages.
-
-    Raises:
-        InputError: A word is something else, or a name comes twice.
-    """
-    hints = get_type_hints(kind)
-    table: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"{flag} takes NAME=VALUE, such as learning_rate=1e-3, but got {word!r}.")
-        if name in table:
-            raise InputError(f"{flag} must name every setting once, but {name} comes twice.")
-        table[name] = _read_word(value, hints.get(name, str))
-    return table
-
-
-def table_of_words(words: Sequence[str], flag: str) -> dict[str, Any]:
-    """Read words like `seed=3`, `labels=*_seg.nii.gz` or `structures.GM=2` as a table without settings of its own.
-
-    A value is what TOML takes it for, or text where it is no TOML; names with dots make tables in the table.
-
-    Args:
-        words: What was typed.
-        flag: After which flag, for messages.
-
-    Raises:
-        InputError: A word is something else, or a name comes twice.
-    """
-    table: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        *outer, last = name.split(".")
-        if not (all([*outer, last]) and equals and value):
-            raise InputError(f"{flag} takes NAME=VALUE, such as labels=*_seg.nii.gz, but got {word!r}.")
-        inner = table
-        for part in outer:
-            inner = inner.setdefault(part, {})
-        if not isinstance(inner, dict) or last in inner:
-            raise InputError(f"{flag} must name every option once, but {name} comes twice.")
-        try:
-            inner[last] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            inner[last] = value
-    return table
-
-
-def _read_word(word: str, hint: Any) -> Any:
-    """A word as its setting wants it: text, a number, true or false; text where it is none of these."""
-    if _fits(word, hint):
-        return word
-    for read in (int, float, {"true": True, "false": False}.__getitem__):
-        try:
-            value = read(word.lower())
-        except (ValueError, KeyError):
-            continue
-        if _fits(value, hint):
-            return value
-    return word
 
 
 def _recipe_text(source: str | Path) -> str:
@@ -201,18 +199,23 @@ def _recipe_text(source: str | Path) -> str:
     raise InputError(f"There is no recipe {source}: neither a file nor a bundled recipe ({', '.join(bundled)}).")
 
 
-def _fits(value: object, hint: Any) -> bool:
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value, as TOML or JSON gives it, is of a setting's type."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (dict, Mapping):
-        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
+        return isinstance(value, dict) and all(fits(entry, get_args(hint)[1]) for entry in value.values())
     if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+        return isinstance(value, list) and all(fits(entry, get_args(hint)[0]) for entry in value)
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
-        return isinstance(value, list | tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+        if not isinstance(value, list | tuple):
+            return False
+        if kinds[-1] is Ellipsis:
+            return all(fits(entry, kinds[0]) for entry in value)
+        return len(value) == len(kinds) and all(map(fits, value, kinds))
     if get_args(hint):
-        return any(_fits(value, option) for option in get_args(hint))
+        return any(fits(value, option) for option in get_args(hint))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
@@ -226,7 +229,10 @@ def _described(hint: Any) -> str:
     if get_origin(hint) is list:
         return f"a list of {_described(get_args(hint)[0])} each"
     if get_origin(hint) is tuple:
-        return f"a list [{', '.join(map(_described, get_args(hint)))}]"
+        kinds = get_args(hint)
+        if kinds[-1] is Ellipsis:
+            return f"a list with {_described(kinds[0])} each"
+        return f"a list [{', '.join(map(_described, kinds))}]"
     if get_args(hint):
         return " or ".join(_described(option) for option in get_args(hint))
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "absent"}

@@ -48,17 +48,23 @@ class Simulated(Source):
 
     def names(self) -> dict[str, int]:
         """Those of the cohort, or of the label maps."""
-        return self._cohort().labels_of(self._anatomy if self.structures == "single" else None)
+        return self.known.labels_of(self._anatomy if self.structures == "single" else None)
 
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:
         """Simulates the subjects of a split."""
-        cohort = self._cohort()
-        return cohort.cases(
-            self.centre or cohort.source,
+        return self.people(self.centre or self.known.source, split, device, stop=getattr(self, split))
+
+    def people(
+        self, centre: str, split: str, device: torch.device, start: int = 0, stop: int | None = None
+    ) -> Iterator[Case]:
+        """Simulates subjects of any centre and split, from the `start`-th to the one before the `stop`-th."""
+        return self.known.cases(
+            centre,
             split,
             seed=self.seed,
             anatomy=self._anatomy,
-            count=getattr(self, split),
+            start=start,
+            count=stop,
             slices=self.slices,
             device=device,
             cache=self.cache or None,
@@ -66,7 +72,7 @@ class Simulated(Source):
 
     @cached_property
     def _anatomy(self) -> Anatomy:
-        cohort, anatomy = self._cohort(), self._made()
+        cohort, anatomy = self.known, self._made()
         missing = [name for name in cohort.labels if name not in anatomy.labels]
         if missing and self.structures == "tissues":
             raise InputError(
@@ -76,7 +82,7 @@ class Simulated(Source):
         return anatomy
 
     def _made(self) -> Anatomy:
-        cohort = self._cohort()
+        cohort = self.known
         if not self.label_maps:
             return cohort.made_from(Atlas.load(self.atlas)) if self.atlas else cohort.anatomy()
         scheme = TISSUE_SCHEME if self.structures == "tissues" else STRUCTURE_SCHEME
@@ -87,7 +93,13 @@ class Simulated(Source):
         atlas = Atlas.load(self.atlas) if self.atlas else icbm152()
         return cohort.made_from(atlas.mixed_with(real))
 
-    def _cohort(self) -> Cohort:
+    @property
+    def known(self) -> Cohort:
+        """The cohort.
+
+        Raises:
+            InputError: There is none of that name.
+        """
         if self.cohort not in COHORTS:
             raise InputError(f"Unknown cohort {self.cohort!r}. Available: {', '.join(COHORTS)}.")
         return COHORTS[self.cohort]

@@ -27,7 +27,7 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
         workers: Number of processes; by default one for each core. With one, or few items, no other is started.
     """
     if workers is None:
-        workers = 1 if len(items) <= FEW else _cores()
+        workers = 1 if len(items) <= FEW else cores()
     count = min(len(items), workers)
     if count <= 1:
         yield from map(work, items)
@@ -41,7 +41,7 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use, where the system tells."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -17,7 +17,7 @@ from scantune.learning import Progress
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared, Preprocessing
-from scantune.settings import Recipe, settings_from_table
+from scantune.settings import PriorSettings, Recipe, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
 from scantune.train import train
@@ -176,8 +176,7 @@ def fit_model(
     model: Model,
     plan: Plan,
     *,
-    density: str = "gaussian",
-    summarise: bool = False,
+    settings: PriorSettings | None = None,
     device: str = "auto",
     command: str = "",
 ) -> Model:
@@ -186,14 +185,14 @@ def fit_model(
     Args:
         model: A trained model; its helper networks are kept.
         plan: Where the cases are.
-        density: The form of the experts' densities, a name of `scantune.densities.DENSITIES`.
-        summarise: Whether to keep seven numbers per expert and none of any single subject.
+        settings: What the prior is made of; by default as the table [prior] of the plan's recipe says.
         device: Where to compute.
         command: What was typed, for the record.
     """
+    chosen = settings or plan.recipe.prior
     training, held_out = _cases(model, plan, device)
-    fitted = fit(model, training, held_out, density=density, summarise=summarise, device=device)
-    record = {"fit command": command, "fit data": describe(plan.source)}
+    fitted = fit(model, training, held_out, settings=chosen, device=device)
+    record = {"fit command": command, "fit data": describe(plan.source), "fit settings": asdict(chosen)}
     return replace(fitted, provenance=fitted.provenance | record)
 
 
@@ -214,15 +213,16 @@ def fit_helper(
         model: A trained model; its prior and its other helper networks are kept.
         plan: Where the cases are.
         method: One of `scantune.helpers.TRAINERS`.
-        settings: What differs from the defaults of the method's settings, by name.
+        settings: What differs from the table [helpers.METHOD] of the plan's recipe, by name.
         device: Where to compute.
         command: What was typed, for the record.
         checkpoint: The file that holds the run; if it exists, the run goes on from there.
         on_progress: Called at every look at the loss.
     """
     training, held_out = _cases(model, plan, device)
+    chosen = {**plan.recipe.helpers.get(method, {}), **(settings or {})}
     fitted = train_helper(
-        model, method, training, held_out, settings, device=device, checkpoint=checkpoint, on_progress=on_progress
+        model, method, training, held_out, chosen, device=device, checkpoint=checkpoint, on_progress=on_progress
     )
     record = {"command": command, "data": describe(plan.source), **fitted.provenance[method]}
     return replace(fitted, provenance=fitted.provenance | {method: record})

@@ -1,0 +1,74 @@
+"""How much more two warm Ray workers get done than one.
+
+    python scripts/bench_throughput.py --out FOLDER [--jobs 8] [--slices 12] [--steps 12]
+
+Trains a small network for a moment, fits its prior, then adapts it to simulated scans of the spine, with one worker and
+then with two, a torch thread each. Time is taken from when every worker has done one such job. Prints seconds a job,
+jobs a minute and their ratio; jobs of 5 s or more say something (raise --slices or --steps). Both cores must be free.
+"""
+
+import argparse
+import functools
+import os
+import time
+from pathlib import Path
+from statistics import fmean
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in the workers
+
+from scantune.bench import Observer, bench
+from scantune.engines import Ended, RayEngine, Settings
+from scantune.experiment import Experiment
+from scantune.graph import Selection
+from scantune.jobs import Job
+
+CENTRES = 3
+SMALL = [
+    *("train.iterations=20", "train.batch=4", "train.validate_every=20", "train.precision=float32"),
+    *("train.compile=false", "network.width=8", "data.train=2", "data.validation=1"),
+    *("adapt.preset=fast", "experiment.watch=[]", "experiment.keep=0", "experiment.methods=['foe-cnn']"),
+]
+
+
+class Stopwatch(Observer):
+    """Notes when adaptations begin and end."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, float] = {}
+        self.took: list[float] = []
+        self.ends: list[float] = []
+
+    def start(self, job: Job) -> None:
+        self.begun[job.key] = time.perf_counter()
+
+    def end(self, job: Job, ended: Ended) -> None:  # noqa: ARG002
+        if job.kind == "adapt":
+            self.ends.append(time.perf_counter())
+            self.took.append(self.ends[-1] - self.begun[job.key])
+
+
+def measure(workers: int, arguments: argparse.Namespace) -> float:
+    """Jobs a minute."""
+    size = [f"data.slices={arguments.slices}", f"adapt.fast.steps={arguments.steps}"]
+    experiment = Experiment.read("spine", [*SMALL, *size])
+    engine = functools.partial(RayEngine, settings=Settings(workers, threads=1, device="cpu"))
+    people = -(-(arguments.jobs + workers) // CENTRES)
+    watch = Stopwatch()
+    summary = bench(experiment, Path(arguments.out) / f"workers-{workers}", engine, Selection(count=people), watch)
+    if summary.failed or len(watch.ends) <= workers:
+        raise SystemExit("\n".join(f"{job.title}: {reason}" for job, reason in summary.failed) or "Choose a new --out.")
+    warm, *ends = watch.ends[workers - 1 :]
+    rate = 60 * len(ends) / (ends[-1] - warm)
+    print(f"{workers} worker(s): {rate:.2f} jobs a minute, {fmean(watch.took[workers:]):.1f} s a job", flush=True)
+    return rate
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="a new folder")
+    parser.add_argument("--jobs", type=int, default=8, help="after the first of each worker")
+    parser.add_argument("--slices", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12)
+    chosen = parser.parse_args()
+    one, two = (measure(workers, chosen) for workers in (1, 2))
+    print(f"ratio {two / one:.2f}")

@@ -1,0 +1,216 @@
+"""From an experiment to its jobs: networks, priors and helper networks, then every row of every scan."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scantune.casesources import Source
+from scantune.errors import InputError
+from scantune.experiment import SUPERVISED, Experiment, RowTable
+from scantune.helpers import TRAINERS
+from scantune.jobs import Adaptation, FineTuning, HelperTraining, Job, PriorFitting, Run, Training
+from scantune.jobs.scoring import common_structures
+from scantune.rows import WHOLE
+from scantune.sources import Simulated
+from scantune.trials import Trial, at_site, sites, training_site, trials
+from scantune.workflow import Plan
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of an experiment is to be run now; empty stands for all."""
+
+    methods: Sequence[str] = ()
+    centres: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    count: int | None = None
+
+    def holds(self, job: Adaptation) -> bool:
+        """Whether a job belongs to it."""
+        return (
+            (not self.methods or job.row in self.methods)
+            and (not self.centres or job.trial.site in self.centres)
+            and (not self.seeds or job.seed in self.seeds)
+            and (self.count is None or job.trial.number < self.count)
+        )
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All jobs of an experiment.
+
+    Attributes:
+        rows: The jobs at the end, in the order of the results: by seed, row, centre and person.
+    """
+
+    rows: tuple[Adaptation, ...]
+
+    def chosen(self, selection: Selection) -> list[Job]:
+        """The jobs of a selection with all that they need, each once, in an order that they can be done in.
+
+        Raises:
+            InputError: The selection names what is not there.
+        """
+        for what, asked, there in (
+            ("row", selection.methods, [job.row for job in self.rows]),
+            ("centre", selection.centres, [job.trial.site for job in self.rows]),
+        ):
+            for name in asked:
+                if name not in there:
+                    known = ", ".join(dict.fromkeys(there))
+                    raise InputError(f"The experiment has no {what} {name!r}. Available: {known}.")
+        ends = [job for job in self.rows if selection.holds(job)]
+        # The rows of a scan one after the other, so that a worker need not read it again.
+        order = {job.trial.identity: place for place, job in reversed(list(enumerate(ends)))}
+        ends.sort(key=lambda job: (job.seed, order[job.trial.identity]))
+        return _once(job for end in [*_networks(ends), *ends] for job in end.before())
+
+
+def expand(experiment: Experiment, cache: str = "") -> Graph:
+    """All jobs of an experiment.
+
+    Args:
+        experiment: What to expand.
+        cache: A folder for simulated scans, where [data] does not name one.
+
+    Raises:
+        InputError: The data are not there or do not fit, a centre is unknown, ...
+    """
+    return _Expansion(experiment, cache).graph()
+
+
+@dataclass
+class _Expansion:
+    """Jobs that are made once and used often."""
+
+    experiment: Experiment
+    cache: str
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def graph(self) -> Graph:
+        table = self.experiment.table
+        self.sources = [self._cached(source) for source in self.experiment.sources()]
+        self.home = training_site(self.sources[0])
+        places = self._places()
+        jobs = [
+            self._row(name, row, seed, source, trial)
+            for seed in table.seeds
+            for name, row in self.experiment.rows.items()
+            for site, source in places.items()
+            if row.at_home or site != self.home
+            for trial in self._trials(source, site)
+            if table.count is None or trial.number < table.count
+        ]
+        if not jobs:
+            raise InputError(f"The experiment {self.experiment.name} has no scan to test with.")
+        return Graph(tuple(jobs))
+
+    def _cached(self, source: Source) -> Source:
+        return replace(source, cache=self.cache) if isinstance(source, Simulated) and not source.cache else source
+
+    def _places(self) -> dict[str, Source]:
+        """The centres in question, and where their scans come from."""
+        there: dict[str, Source] = {}
+        for source in self.sources:
+            there |= {site: source for site in sites(source) if site not in there}
+        wanted = self.experiment.table.centres
+        for site in wanted:
+            if site not in there:
+                raise InputError(
+                    f"There is no centre {site!r} in [data] of {self.experiment.name}. Available: {', '.join(there)}."
+                )
+        return {site: source for site, source in there.items() if not wanted or site in wanted}
+
+    def _trials(self, source: Source, site: str) -> list[Trial]:
+        found: list[Trial] = self._once(("trials", site), lambda: trials(source, site))
+        return found
+
+    def _row(self, name: str, row: RowTable, seed: int, source: Source, trial: Trial) -> Adaptation:
+        table, adapt = self.experiment.table, self.experiment.adapt
+        supervised = row.method == SUPERVISED
+        network = self._network(row.network, seed)
+        preset = row.preset or adapt.preset
+        numbers = adapt.paper if preset == "paper" else adapt.fast
+        labels, whole = self._labels(source), table.score == WHOLE
+        if not common_structures(self.sources[0].names(), labels) and not whole:
+            raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
+        return Adaptation(
+            title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
+            seed=seed,
+            trial=trial,
+            network=self._supervised(network, source, trial.site, seed) if supervised else network,
+            prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
+            helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
+            run_as=Run(
+                method="source" if supervised else row.method,
+                preset=preset,
+                steps=numbers.get("steps") if row.steps is None else row.steps,
+                batch=numbers.get("batch"),
+                guard=adapt.guard if row.guard is None else row.guard,
+                options={} if supervised else self.experiment.options(row),
+            ),
+            labels=labels,
+            whole=whole,
+            watch=table.watch,
+            keep=trial.number < table.keep,
+            cohort=source.cohort if isinstance(source, Simulated) else getattr(source, "name", "files"),
+            row=name,
+            tier=str(table.tier),
+        )
+
+    def _labels(self, source: Source) -> dict[str, int]:
+        found: dict[str, int] = self._once(("labels", id(source)), source.names)
+        return found
+
+    def _plan(self, source: Source) -> Plan:
+        plan: Plan = self._once(("plan",), lambda: Plan.read(self.experiment.recipe))
+        return replace(plan, source=source)
+
+    def _network(self, augment: str, seed: int) -> Training:
+        def make() -> Training:
+            recipe = self.experiment.training(augment, seed)
+            plan = replace(self._plan(self.sources[0]), recipe=recipe)
+            kind = "strong baseline" if augment == "strong" else "baseline"
+            return Training(f"train the {kind}, seed {seed}", seed, plan)
+
+        made: Training = self._once(("network", augment, seed), make)
+        return made
+
+    def _supervised(self, start: Training, source: Source, site: str, seed: int) -> FineTuning:
+        def make() -> FineTuning:
+            train = replace(self.experiment.supervised(), seed=seed)
+            plan = replace(self._plan(at_site(source, site)), recipe=replace(self.experiment.recipe, train=train))
+            return FineTuning(f"go on training at {site}, seed {seed}", seed, plan, start)
+
+        made: FineTuning = self._once(("supervised", start.key, site, seed), make)
+        return made
+
+    def _prior(self, network: Training, row: RowTable, seed: int) -> PriorFitting:
+        settings = self.experiment.prior(row)
+        title = f"fit the prior, {settings.density}, seed {seed}"
+        made: PriorFitting = self._once(
+            ("prior", network.key, settings), lambda: PriorFitting(title, seed, network, settings)
+        )
+        return made
+
+    def _helper(self, network: Training, method: str, seed: int) -> HelperTraining:
+        chosen = dict(self.experiment.recipe.helpers.get(method, {}))
+        title = f"train the helper network of {method}, seed {seed}"
+        made: HelperTraining = self._once(
+            ("helper", network.key, method), lambda: HelperTraining(title, seed, network, method, chosen)
+        )
+        return made
+
+    def _once(self, name: tuple[Any, ...], make: Any) -> Any:
+        if name not in self.made:
+            self.made[name] = make()
+        return self.made[name]
+
+
+def _networks(ends: Sequence[Adaptation]) -> list[Job]:
+    """Networks before priors and helper networks: the long jobs are begun first."""
+    return [job for end in ends for job in end.inputs]
+
+
+def _once(jobs: Iterable[Job]) -> list[Job]:
+    return list({job.key: job for job in jobs}.values())

@@ -1,0 +1,28 @@
+"""Jobs: the pieces of work of a benchmark, each known by a hash of everything that decides its result."""
+
+from scantune.jobs.adaptation import Adaptation, Run
+from scantune.jobs.base import MODEL, Job, Place, Tell
+from scantune.jobs.networks import FineTuning, HelperTraining, PriorFitting, Training
+
+JOBS: dict[str, type[Job]] = {
+    "train": Training,
+    "supervise": FineTuning,
+    "prior": PriorFitting,
+    "helper": HelperTraining,
+    "adapt": Adaptation,
+}
+"""By kind, in the order in which they need each other."""
+
+__all__ = [
+    "JOBS",
+    "MODEL",
+    "Adaptation",
+    "FineTuning",
+    "HelperTraining",
+    "Job",
+    "Place",
+    "PriorFitting",
+    "Run",
+    "Tell",
+    "Training",
+]

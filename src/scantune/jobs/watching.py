@@ -1,0 +1,58 @@
+"""The Dice along an adaptation: predictions of chosen steps, scored while the run goes on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from scantune.jobs.scoring import Structures, dices
+from scantune.methods import Method, find_method
+from scantune.modelfile import Model
+from scantune.scans import Case
+from scantune.supervision import survey
+from scantune.volumes import Volume
+
+
+@dataclass
+class Watcher:
+    """Looks at a run at chosen steps; the run is the same as without it.
+
+    Attributes:
+        name: The method.
+        model: What is adapted.
+        case: The scan with its reference.
+        structures: What is scored.
+        whole: Whether all structures are scored as one, too.
+        steps: When to look; step 0 is where the run starts.
+    """
+
+    name: str
+    model: Model
+    case: Case
+    structures: Structures
+    whole: bool
+    steps: Sequence[int]
+    found: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def method(self) -> type[Method]:
+        """The method, which lets itself be watched where there is something to see."""
+        kind = find_method(self.name)
+        if not self.steps:
+            return kind
+        prepared = self.model.preprocessing.apply(self.case)
+        watcher = self
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
+                super().begin(step, volume, generator)
+                if step in watcher.steps:
+                    seen = survey(self.network, volume, self.task, None)
+                    labels = prepared.to_native(seen.probabilities)
+                    watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.whole)
+
+        return Watched
+
+    def noted(self, trace: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The trace with the Dice by structure in the rows of the steps that were looked at."""
+        return [{**row, "dice": self.found[row["step"]]} if row["step"] in self.found else dict(row) for row in trace]
