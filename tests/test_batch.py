@@ -95,7 +95,7 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     assert entry["energy_after"] is None
     assert sorted(path.name for path in out.iterdir()) == [
         *("a_page.html", "a_seg.nii.gz", "a_source_seg.nii.gz"),
-        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "manifest.json"),
+        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "index.html", "manifest.json"),
     ]
 
 
@@ -127,7 +127,15 @@ def test_pages_can_be_left_out_and_asked_for_later(adapted, scan, tmp_path):
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS)) == {"a": "done"}
     assert (out / "a_page.html").exists()
+    assert 'href="a_page.html"' in (out / "index.html").read_text()
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
+
+
+def test_an_index_of_another_program_is_left_alone(adapted, scan, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "index.html").write_text("mine")
+    adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS)
+    assert (tmp_path / "out" / "index.html").read_text() == "mine"
 
 
 def other_settings(out, paths):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from page_cases import case_view, entry
-from scantune.pages import write_case
+from scantune.pages import IndexRow, write_case, write_index
 
 ARGUMENTS = (
     *("--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
@@ -164,6 +164,29 @@ CONTRAST = """(place) => {
   const ground = luminance(getComputedStyle(element).backgroundColor);
   return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
 }"""
+
+
+def test_the_index_is_sorted_and_filtered_and_leads_to_pages(visit, scan):
+    values = {"a": 0.5, "b": 0.25, "c": None, "d": 10.0}
+    rows = [IndexRow(scan.name, name, site=f"site {name}", energy_after=value) for name, value in values.items()]
+    index = scan.with_name("index.html")
+    write_index(index, rows, "Scans")
+    page = visit(index, viewport={"width": 360, "height": 640})
+    names = lambda: [cell.inner_text() for cell in page.locator("tbody td:first-child").all() if cell.is_visible()]  # noqa: E731
+    assert names() == ["a", "b", "c", "d"]
+    page.click("text=Energy after")
+    assert names() == ["b", "a", "d", "c"]
+    page.click("text=Energy after")
+    assert names() == ["d", "a", "b", "c"]
+    assert page.get_attribute("th[aria-sort]", "aria-sort") == "descending"
+    page.locator("button:has-text('Scan')").focus()
+    page.keyboard.press("Enter")
+    assert names() == ["a", "b", "c", "d"]
+    page.fill("#filter", "SITE b")
+    assert names() == ["b"]
+    assert page.inner_text("#count") == "1 of 4 shown"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("new URL(document.querySelector('a').href).pathname") == scan.as_uri().removeprefix("file://")
 
 
 def test_a_narrow_window_needs_no_scrolling_sideways(visit, scan):

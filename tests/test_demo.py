@@ -124,7 +124,10 @@ def test_every_score_is_in_the_file(run):
 
 def test_each_shifted_centre_has_a_figure(run):
     out, (_, *shifted), _ = run
-    assert sorted(path.name for path in out.iterdir()) == ["demo.csv", "ir-3T.png", "pd-3T.png"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("demo.csv", "index.html", "ir-3T.png", "ir-3T_page.html", "pd-3T.png", "pd-3T_page.html"),
+        "source-3T-mprage_page.html",
+    ]
     for showing in shifted:
         assert showing.figure == out / f"{showing.centre}.png"
         picture = imread(showing.figure)[..., :3]
@@ -168,7 +171,7 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
     assert "Simulated scans" in shown.out
     assert re.search(rf"{BRAIN.source} +0\.\d{{3}} +\d\.\d{{4}} +not adapted", shown.out)
     assert re.search(r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(kept|rolled back) +\d+\.\d s", shown.out)
-    assert f"are in {tmp_path / 'out'}" in shown.out
+    assert f"Open {tmp_path / 'out' / 'index.html'}" in shown.out
     assert f"scantune adapt my_T1.nii.gz --model {tmp_path / 'toy.safetensors'} --out out" in shown.out
     table = re.split("^(?:pd-3T was rolled back|A figure)", shown.out, maxsplit=1, flags=re.MULTILINE)[0]
     assert "trained for." in table

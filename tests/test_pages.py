@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,11 +16,14 @@ import numpy as np
 import pytest
 
 from page_cases import LABELS, case_view, entry, shells, trace
+from scantune.errors import InputError
 from scantune.metrics import dice
-from scantune.pages import markup, volumes
+from scantune.pages import IndexRow, markup, pages_of_bench, volumes
 from scantune.pages.case import case_page
 from scantune.pages.charts import Scale, layers_chart, trace_chart
+from scantune.pages.index import index_page
 from scantune.pages.slices import CHANGED, DIFFERENCES, colour_tables, middle_slice, slice_pictures
+from scantune.rows import KINDS, Row, write_rows
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
 VENDOR = Path(volumes.__file__).parent / "vendor"
@@ -153,8 +157,10 @@ class TestWords:
     def test_volumes_and_scores_are_in_the_table(self):
         view = case_view()
         page = case_page(view)
-        assert "+50.0 %" in page
-        assert "-50.0 %" in page
+        voxels = [int((labels == 1).sum()) for labels in (view.before, view.after)]
+        before, after = (count * 1.5 * 1.5 * 5 / 1000 for count in voxels)
+        change = 100 * (after - before) / before
+        assert f"<td>{markup.number(before)}</td><td>{markup.number(after)}</td><td>{change:+.1f} %</td>" in page
         for name, (before, after) in view.dice.items():
             assert before == dice(view.before, view.reference, LABELS[name])
             assert f"<td>{before:.3f}</td><td>{after:.3f}</td>" in page
@@ -164,6 +170,59 @@ class TestWords:
         assert "Dice" not in page
         assert "Reference" not in page
         assert "No step was taken." in page
+
+
+class TestIndex:
+    def test_rows_tell_what_is_known_and_columns_of_nothing_are_left_out(self):
+        row = case_view("a & b", site="x").summary("a & b#1.html")
+        page = index_page([row, IndexRow("", "<failed>", decision="failed", reason='it is "bad"')], "Scans <1>")
+        assert 'href="a%20%26%20b%231.html"' in page
+        assert "&lt;failed&gt;" in page
+        assert 'title="it is &quot;bad&quot;"' in page
+        assert "2 scans: 1 kept, 1 failed." in page
+        assert f">{row.dice_before:.3f}<" in page
+        assert f">{row.dice_after - row.dice_before:+.3f}<" in page
+        page = index_page([replace(row, dice_before=None, dice_after=None, site="")], "One")
+        assert "Dice before" not in page
+        assert "Site" not in page
+        assert "1 scan: 1 kept." in page
+
+    def test_a_benchmark_gets_an_index_and_pages_of_kept_scans(self, tmp_path):
+        assert pages_of_bench(tmp_path / "bench", tmp_path / "none") is None
+        jobs = {name: bench_job(tmp_path / "bench", name, kept) for name, kept in (("j1", True), ("j2", False))}
+        index = pages_of_bench(tmp_path / "bench", tmp_path / "out")
+        assert index == tmp_path / "out" / "index.html"
+        text = index.read_text()
+        assert 'href="cases/j1.html"' in text
+        assert "cases/j2.html" not in text
+        page = tmp_path / "out" / "cases" / "j1.html"
+        view = case_view()
+        for name, scores in view.dice.items():  # the reference had other values of the same names
+            assert f"<td>{scores[0]:.3f}</td><td>{scores[1]:.3f}</td>" in page.read_text(), name
+        written = page.stat().st_mtime_ns
+        pages_of_bench(tmp_path / "bench", tmp_path / "out")
+        assert page.stat().st_mtime_ns == written
+        (jobs["j1"] / "trace.json").write_text("{")
+        with pytest.raises(InputError, match="trace.json must be JSON"):
+            pages_of_bench(tmp_path / "bench", tmp_path / "out")
+
+
+def bench_job(folder, name, kept):
+    """A finished job of a benchmark."""
+    place, view = folder / "jobs" / name, case_view()
+    place.mkdir(parents=True)
+    facts = {"cohort": "c", "site": "s", "subject": "p", "method": "foe-cnn", "structure": "mean", "job": name}
+    kinds = {str: "", int: 0, float: 0.5}
+    write_rows(place / "rows.csv", [Row(**{key: facts.get(key, kinds[kind]) for key, kind in KINDS.items()})])
+    record = {"scan": "p_ED", "reason": "why not.", "labels": LABELS, "decision": "kept", "facts": {"best_step": 3}}
+    (place / "manifest.json").write_text(json.dumps(record))
+    (place / "trace.json").write_text(json.dumps(trace()))
+    if kept:
+        theirs = {key: value + 4 for key, value in LABELS.items() if value}
+        other = np.where(view.reference, view.reference + 4, 0)
+        maps = {"image": view.image, "before": view.before, "after": view.after, "reference": other}
+        np.savez(place / "case.npz", affine=view.affine, labels=np.array(json.dumps(theirs)), **maps)
+    return place
 
 
 class TestPictures:

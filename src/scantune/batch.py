@@ -85,7 +85,7 @@ def adapt_scans(
     pages: bool = True,
     observer: Observer | None = None,
 ) -> list[Outcome]:
-    """Adapt a model to each scan, and write segmentations and a manifest.
+    """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
     A scan is skipped when the folder has its results from the same file, model and settings. One that fails
     is noted in the manifest and the next one is begun. The manifest is renewed after every scan.
@@ -112,7 +112,12 @@ def adapt_scans(
     run = _begin(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer())
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     run.observer.begin([name for name in named if name not in done])
-    return [done.get(name) or run.adapt(name, path) for name, path in named.items()]
+    outcomes = [done.get(name) or run.adapt(name, path) for name, path in named.items()]
+    if pages:
+        from scantune.pages import write_folder_index
+
+        write_folder_index(folder.path, read_manifest(folder.path)["scans"])
+    return outcomes
 
 
 def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:

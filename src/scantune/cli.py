@@ -108,7 +108,8 @@ class Adapt:
             if outcome.entry["decision"] == "rolled back":
                 terminal.say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
         if len(failed) < len(outcomes):
-            terminal.say(screen, f"Segmentations and manifest.json are in {self.out}")
+            pages = "" if self.no_page else f" Look at them: {self.out / 'index.html'}"
+            terminal.say(screen, f"Segmentations and manifest.json are in {self.out}.{pages}")
         if failed:
             _complain(f"{len(failed)} of {len(outcomes)} scans failed.")
             for outcome in failed:

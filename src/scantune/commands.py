@@ -196,7 +196,7 @@ class Demo:
     """Show what adaptation does, on simulated scans of other scanners."""
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
-    """Gets a figure per scan and demo.csv with the scores."""
+    """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
     model: Annotated[str, arg(metavar="MODEL")] = "brain"
     """A model file of brain tissues, or the name of a model that comes with scantune."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
@@ -220,7 +220,7 @@ class Demo:
         for showing in showings:
             if showing.result.decision.action == "rolled back":
                 terminal.say(screen, f"{showing.centre} was rolled back: {showing.result.decision.reason}")
-        terminal.say(screen, f"A figure of each scan, and the scores in demo.csv, are in {self.out}")
+        terminal.say(screen, f"Open {self.out / 'index.html'} in a browser; figures and scores are beside it.")
         terminal.say(
             screen,
             "On your own T1-weighted scan (brain extracted): "

@@ -70,7 +70,7 @@ def demo(
 ) -> list[Showing]:
     """Adapt a model to one unseen simulated scan of each shifted centre, and draw and score what comes of it.
 
-    Writes `CENTRE.png` for each scan and `demo.csv` with all scores.
+    Writes a page and `CENTRE.png` for each scan, `index.html` and `demo.csv` with all scores.
 
     Args:
         model: A model, or what `scantune.load` takes; its structures must be those of the cohort.
@@ -107,6 +107,7 @@ def demo(
         result = adapt(model, scan(centre), None, METHOD, PRESET, steps, device=device, on_step=watch.step)
         showings.append(_draw(_showing(centre, result, cohort.labels), model, out))
         _write_scores(showings, cohort, out)
+        _write_pages(showings, out)
         watch.end(Outcome(centre, "done", result.manifest_entry()))
     return showings
 
@@ -168,6 +169,20 @@ def _write_scores(showings: Sequence[Showing], cohort: Cohort, out: Path) -> Non
             for structure, value in by_structure.items():
                 writer.writerow([*scan, method, showing.result.facts["seed"], structure, f"{value:.8g}"])
     write_text(out / SCORES, text.getvalue())
+
+
+def _write_pages(showings: Sequence[Showing], out: Path) -> None:
+    """Write the page of the newest scan, and the index of all."""
+    from scantune.pages import INDEX, write_case, write_index
+
+    rows = []
+    for showing in showings:
+        view = showing.result.view(showing.result.manifest_entry())
+        page = f"{showing.centre}_page.html"
+        if showing in (showings[0], showings[-1]):
+            write_case(out / page, view)
+        rows.append(view.summary(page))
+    write_index(out / INDEX, rows, "Simulated scans of other scanners")
 
 
 def _mean(scores: Mapping[str, float]) -> float:

@@ -67,6 +67,11 @@ class CaseView:
             for name, value in self.structures.items()
         }
 
+    def volume_ml(self, labels: NDArray[Any], structure: str) -> float:
+        """What a structure fills in one of the label maps."""
+        voxel = abs(float(np.linalg.det(self.affine[:3, :3]))) / 1000
+        return voxel * int((labels == self.labels[structure]).sum())
+
     def summary(self, page: str) -> "IndexRow":
         """The scan's row of an index."""
         before, after = (mean(part) for part in zip(*self.dice.values(), strict=True)) if self.dice else (None, None)
@@ -117,6 +122,13 @@ class IndexRow:
     energy_before: float | None = None
     energy_after: float | None = None
     seconds: float | None = None
+
+    @property
+    def dice_change(self) -> float | None:
+        """After minus before."""
+        if self.dice_before is None or self.dice_after is None:
+            return None
+        return self.dice_after - self.dice_before
 
 
 def mean(values: Sequence[float]) -> float | None:

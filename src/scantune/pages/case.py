@@ -3,13 +3,14 @@
 import gzip
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from scantune.colours import structure_colours
 from scantune.pages.base import CaseView, mean
 from scantune.pages.charts import layers_chart, trace_chart
 from scantune.pages.figure import stills, swatch, viewer, viewer_data
-from scantune.pages.markup import UNKNOWN, asset, duration, embedded, fixed, number, page, sentence, text
+from scantune.pages.markup import UNKNOWN, asset, duration, embedded, fixed, generator, number, page, sentence, text
 from scantune.pages.slices import colour_tables
 from scantune.pages.volumes import pack, to_base64
 from scantune.scans import write_text
@@ -22,6 +23,14 @@ def write_case(path: str | Path, view: CaseView) -> None:
         InputError: The file cannot be written.
     """
     write_text(path, case_page(view))
+
+
+def is_current(path: Path, made_from: Path) -> bool:
+    """Whether a page is there, of this version of scantune, and newer than what it was made from."""
+    if not path.is_file() or path.stat().st_mtime < made_from.stat().st_mtime:
+        return False
+    with path.open(encoding="utf-8") as file:
+        return generator() in file.read(2000)
 
 
 def case_page(view: CaseView) -> str:
@@ -39,7 +48,7 @@ def case_page(view: CaseView) -> str:
             "</div>",
             _details(view),
             "</main>",
-            _foot(view),
+            _foot(),
         ]
     )
     scripts = {
@@ -92,12 +101,11 @@ def _meaning(decision: str) -> str:
 
 
 def _structures(view: CaseView) -> str:
-    volumes, source = (view.entry.get(key, {}) for key in ("volumes_ml", "source_volumes_ml"))
     colours = structure_colours(view.labels)
     rows = []
     for name in view.structures:
-        before, after = source.get(name), volumes.get(name)
-        change = f"{100 * (after / before - 1):+.1f} %" if before and after is not None else UNKNOWN
+        before, after = (view.volume_ml(labels, name) for labels in (view.before, view.after))
+        change = f"{100 * (after / before - 1):+.1f} %" if before else UNKNOWN
         scores = "".join(f"<td>{fixed(value)}</td>" for value in view.dice.get(name, ()))
         rows.append(
             f'<tr><th scope="row">{swatch(colours[name])}{text(name)}</th><td>{number(before)}</td>'
@@ -168,9 +176,8 @@ def _details(view: CaseView) -> str:
     return f"<details><summary>Settings and versions</summary><table>{rows}</table></details>"
 
 
-def _foot(view: CaseView) -> str:
-    version = (view.entry.get("versions") or {}).get("scantune", "")
-    return f"""<footer><p>For research use only. Made by scantune {text(version)}. This page needs no network; it
-contains the scan's picture in 8 bits, so treat it as you treat the scan.</p>
+def _foot() -> str:
+    return f"""<footer><p>For research use only. Made by scantune {text(version("scantune"))}. This page needs no
+network; it contains the scan's picture in 8 bits, so treat it as you treat the scan.</p>
 <p>The viewer is NiiVue 0.69.0, Copyright (c) 2021, Niivue, BSD 2-Clause licence, without any warranty; its terms are in
 scantune/pages/vendor/LICENSE.md.</p></footer>"""

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -68,6 +69,11 @@ def sentence(decision: str, reason: str) -> str:
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
+def generator() -> str:
+    """What tells which version made a page."""
+    return f'<meta name="generator" content="scantune {text(version("scantune"))}">'
+
+
 @cache
 def asset(name: str) -> str:
     """A file of this folder, such as a style sheet."""
@@ -90,7 +96,7 @@ def page(title: str, body: str, scripts: Mapping[str, str], code: str) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="scantune">
+{generator()}
 <meta name="color-scheme" content="light dark">
 <title>{text(title)}</title>
 <link rel="icon" href="data:,">

@@ -1,0 +1,44 @@
+"use strict";
+(() => {
+  const table = document.querySelector(".cases");
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
+  const filter = document.getElementById("filter");
+
+  // A number where there is one, else the text; what is not known comes last either way.
+  function value(row, column, numeric) {
+    const cell = row.cells[column];
+    if (!numeric) return cell.textContent;
+    return cell.dataset.value === undefined ? null : Number(cell.dataset.value);
+  }
+
+  function sortBy(column) {
+    const head = heads[column];
+    const numeric = head.classList.contains("number");
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const keyed = rows.map((row) => [value(row, column, numeric), row]);
+    keyed.sort(([a], [b]) => {
+      if (a === null || b === null) return (a === null) - (b === null);
+      const order = numeric ? a - b : a.localeCompare(b, "en", { numeric: true });
+      return up ? order : -order;
+    });
+    body.append(...keyed.map(([, row]) => row));
+  }
+
+  function narrow() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    document.getElementById("count").textContent = words.length ? `${shown} of ${rows.length} shown` : "";
+  }
+
+  heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => sortBy(column)));
+  filter.addEventListener("input", narrow);
+})();
