@@ -23,6 +23,7 @@ from scantune.pages.case import case_page
 from scantune.pages.charts import Scale, layers_chart, trace_chart
 from scantune.pages.index import index_page
 from scantune.pages.slices import CHANGED, DIFFERENCES, colour_tables, middle_slice, slice_pictures
+from scantune.report import report
 from scantune.rows import KINDS, Row, write_rows
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
@@ -205,6 +206,14 @@ class TestIndex:
         (jobs["j1"] / "trace.json").write_text("{")
         with pytest.raises(InputError, match="trace.json must be JSON"):
             pages_of_bench(tmp_path / "bench", tmp_path / "out")
+
+    def test_a_report_leads_to_the_pages_of_its_benchmark(self, tmp_path):
+        folder = tmp_path / "my bench"
+        rows = (bench_job(folder, "j1", True) / "rows.csv").read_text()
+        (folder / "rows.csv").write_text(rows)
+        made = report([folder], against="foe-cnn")
+        assert "[my bench](<pages/my bench/index.html>)" in made.page.read_text()
+        assert (folder / "report" / "pages" / "my bench" / "cases" / "j1.html").exists()
 
 
 def bench_job(folder, name, kept):

@@ -10,6 +10,7 @@ from pathlib import Path
 from scantune.errors import InputError
 from scantune.figures import FIGURES, save
 from scantune.filewriting import write_whole
+from scantune.pages import pages_of_bench
 from scantune.reportpage import page
 from scantune.scoretable import ScoreTable, read_scores
 from scantune.statistics import Comparison
@@ -52,7 +53,7 @@ def report(
 
     Args:
         paths: Score files, or folders that `scantune bench` wrote, finished or not.
-        out: Gets `report.md`, `tables/`, `figures/`, `comparisons.csv`. By default `report` in the folder, or
+        out: Gets `report.md`, `tables/`, `figures/`, `pages/`, `comparisons.csv`. By default `report` in the folder, or
             `NAME-report` beside the file.
         against: The method that others are tested against; by default the strong baseline.
         structure: The structure to score; by default the one the experiment names, else `whole`, `mean`, or the mean
@@ -81,7 +82,10 @@ def report(
     _write(folder / "report.tex", DOCUMENT % inputs)
     _write(folder / COMPARISONS, _comparisons(study))
     figures = _figures(study, folder, densities, say)
-    _write(folder / PAGE, page(study, places, tables, [figure.relative_to(folder) for figure in figures]))
+    say("pages")
+    indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in places if place.is_dir()]
+    shown = [[path.relative_to(folder) for path in paths if path] for paths in (figures, indices)]
+    _write(folder / PAGE, page(study, places, tables, *shown))
     return Report(folder / PAGE, tables, figures, study)
 
 

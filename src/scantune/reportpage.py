@@ -20,7 +20,9 @@ FIGURES = {
 """What stands under a figure, by the start of its name."""
 
 
-def page(study: Study, places: Sequence[Path], tables: Mapping[str, Table], figures: Sequence[Path]) -> str:
+def page(
+    study: Study, places: Sequence[Path], tables: Mapping[str, Table], figures: Sequence[Path], indices: Sequence[Path]
+) -> str:
     """The page as Markdown.
 
     Args:
@@ -28,6 +30,7 @@ def page(study: Study, places: Sequence[Path], tables: Mapping[str, Table], figu
         places: Files and folders that the scores came from.
         tables: By name.
         figures: Paths without endings, as seen from the page.
+        indices: Pages that list single scans, as seen from the page.
     """
     parts = [
         "# Report",
@@ -37,6 +40,9 @@ def page(study: Study, places: Sequence[Path], tables: Mapping[str, Table], figu
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables.values()]
     if figures:
         parts.append("## Figures\n\n" + "\n\n".join(_shown(figure) for figure in figures))
+    if indices:
+        links = "\n".join(f"* [{index.parent.name}](<{index.as_posix()}>)" for index in indices)
+        parts.append(f"## Single scans\n\nEvery run in a table, with pages of the scans that were kept:\n\n{links}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
