@@ -312,6 +312,13 @@ def test_a_grid_that_cannot_be_inverted_is_refused(tmp_path, image, third):
     assert "affine" in refusal(read_scan, path)
 
 
+@pytest.mark.parametrize(("edge", "away"), [(1e9, 0), (1e-7, 0), (1, 1e12)])
+def test_a_grid_of_a_size_no_scanner_sees_is_refused(tmp_path, image, edge, away):
+    affine = np.diag([edge, 1.0, 1.0, 1.0])
+    affine[0, 3] = away
+    assert "Repair the header" in refusal(read_scan, save(tmp_path / "a.nii", image, affine))
+
+
 # Label maps
 
 
@@ -339,11 +346,13 @@ def test_many_unknown_labels_are_cut_short(tmp_path):
     assert "and 111 more" in refusal(read_labels, path, {0})
 
 
-@pytest.mark.parametrize("bad", [0.5, -1, np.nan])
+@pytest.mark.parametrize("bad", [0.5, -1, np.nan, 1e30])
 def test_what_is_no_label_is_refused(tmp_path, bad):
     labels = np.zeros(SHAPE, np.float32)
     labels[1, 2, 3] = bad
-    assert re.search(r"whole numbers from 0, but holds \S+\.", refusal(read_labels, save(tmp_path / "s.nii", labels)))
+    assert re.search(
+        r"whole numbers from 0 to 4294967295, but holds \S+\.", refusal(read_labels, save(tmp_path / "s.nii", labels))
+    )
 
 
 def test_a_reference_must_lie_on_the_grid_of_its_scan(tmp_path, image, rng):
@@ -448,6 +457,12 @@ def test_labels_are_written_in_the_smallest_unsigned_type(tmp_path, image, top, 
     seg = nibabel.load(tmp_path / "seg.nii.gz")
     assert seg.get_data_dtype() == dtype
     np.testing.assert_array_equal(np.asarray(seg.dataobj), labels)
+
+
+def test_axes_that_are_too_long_for_the_older_format_are_written_in_the_newer(tmp_path):
+    long = np.arange(40000, dtype=np.float32).reshape(40000, 1, 1)
+    write_image(tmp_path / "a.nii", long, Case("a", long, np.eye(4)))
+    np.testing.assert_array_equal(read_scan(tmp_path / "a.nii").image, long)
 
 
 def test_scans_from_elsewhere_get_both_forms_unless_they_are_sheared(tmp_path, image):

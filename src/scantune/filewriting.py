@@ -76,7 +76,9 @@ def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: Grid
 def _on_grid(array: NDArray[Any], affine: NDArray[np.float64]) -> Any:
     import nibabel
 
-    image = nibabel.Nifti1Image(array, affine)
+    # The older version of the format counts voxels in 16 bits.
+    kind = nibabel.Nifti1Image if max(array.shape) < 2**15 else nibabel.Nifti2Image
+    image = kind(array, affine)
     image.header.set_xyzt_units("mm")
     image.set_sform(affine, "scanner")
     image.set_qform(affine, "scanner")

@@ -15,13 +15,14 @@ from scantune.filenames import scan_name
 from scantune.imagefiles import (
     affine_in_mm,
     is_nifti,
+    itk_affine,
     read_voxels,
     require_frame,
     require_plain,
     require_sound,
     shape_3d,
-    silent_stderr,
 )
+from scantune.itkclient import ask
 from scantune.scans import Gridded
 
 _WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a file
@@ -97,19 +98,10 @@ def _has_room(path: Path, needed: int) -> bool:
 
 
 def _other(path: Path, _: int | None) -> Grid:
-    import SimpleITK
-
-    reader = SimpleITK.ImageFileReader()
-    reader.SetFileName(str(path))
-    with silent_stderr():
-        reader.ReadImageInformation()
-    if reader.GetDimension() != 3 or reader.GetNumberOfComponents() != 1:
+    told = ask("header", path)[0]
+    if len(told["size"]) != 3 or told["components"] != 1:
         return _whole(path, None)
-    affine = np.eye(4)
-    affine[:3, :3] = np.reshape(reader.GetDirection(), (3, 3)) * reader.GetSpacing()
-    affine[:3, 3] = reader.GetOrigin()
-    affine[:2] *= -1  # SimpleITK's world runs to the left and to posterior
-    return Grid(scan_name(path), tuple(reader.GetSize()), affine)
+    return Grid(scan_name(path), tuple(told["size"]), itk_affine(told))
 
 
 def _whole(path: Path, frame: int | None) -> Grid:

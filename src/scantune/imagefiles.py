@@ -6,10 +6,7 @@ through SimpleITK. Nothing but voxels and geometry is taken from a file: no name
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scantune.dicomfiles import require_whole
 from scantune.errors import InputError, ScanError
+from scantune.itkclient import ask
 
-_STDERR = threading.Lock()
 _MM_PER_UNIT = {1: 1000.0, 3: 0.001}  # by NIfTI's code of the spatial unit: metres and micrometres
+_VOXEL_EDGES = (1e-5, 1e4)  # mm; from slices under a microscope to damage
+_FARTHEST = 1e6
 _GRID_FIELDS = (
     *("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"),
     *("qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z"),
@@ -94,17 +94,28 @@ def read_voxels(path: Path, frame: int | None = None) -> Voxels:
 
 
 def require_sound(path: Path, affine: NDArray[np.float64]) -> None:
-    """Check that an affine can be inverted.
+    """Check that an affine can be inverted, and is of a size that a scanner could see.
 
     Raises:
-        ScanError: It cannot.
+        ScanError: It cannot, or is not.
     """
     linear = affine[:3, :3]
-    lengths = np.linalg.norm(linear, axis=0)
-    if not np.isfinite(affine).all() or not lengths.all() or abs(np.linalg.det(linear / lengths)) < 1e-6:
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(linear, axis=0)
+        sheared = abs(np.linalg.det(linear / lengths))
+    if not np.isfinite(affine).all() or not lengths.all() or not sheared >= 1e-6:
         raise ScanError(
             f"{path} must have an affine that can be inverted, but its axes are "
-            f"{linear.T.round(4).tolist()}. Repair the header (sform or qform), or export the scan again."
+            f"{[[float(f'{step:.4g}') for step in axis] for axis in linear.T]}. Repair the header (sform or qform), or "
+            "export the scan again."
+        )
+    small, large = _VOXEL_EDGES
+    far = float(np.abs(affine[:3, 3]).max())
+    if not small <= lengths.min() <= lengths.max() <= large or far > _FARTHEST:
+        raise ScanError(
+            f"{path} must have voxels of {small:g} to {large:g} mm within {_FARTHEST:g} mm of the scanner's centre, "
+            f"but their edges are {', '.join(f'{edge:.4g}' for edge in lengths)} mm and the first one is "
+            f"{far:.4g} mm away. Repair the header (voxel sizes, units, sform or qform), or export the scan again."
         )
 
 
@@ -170,67 +181,49 @@ def _grid_header(header: Any, shape: tuple[int, ...]) -> GridHeader:
 
 
 def _read_other(path: Path) -> Voxels:
-    import SimpleITK
-
-    with silent_stderr():
-        return _from_itk(path, SimpleITK.ReadImage(str(path)))
+    return _from_itk(path, *ask("file", path))
 
 
 def _read_dicom(path: Path) -> Voxels:
-    import SimpleITK
-
-    with silent_stderr():
-        reader = SimpleITK.ImageSeriesReader()
-        series = [reader.GetGDCMSeriesFileNames(str(path), uid) for uid in reader.GetGDCMSeriesIDs(str(path))]
-        if len(series) != 1:
-            found = "; ".join(f"{len(files)} files from {Path(files[0]).name}" for files in series) or "none"
-            raise ScanError(
-                f"The folder {path} must hold one DICOM series, but holds {len(series)} ({found}). "
-                "Give an image file, or a folder with the files of one series alone."
-            )
-        reader.SetFileNames(series[0])
-        reader.MetaDataDictionaryArrayUpdateOn()
-        image = reader.Execute()
-        position = "0020|0032"
-        corners = [reader.GetMetaData(n, position) for n in range(len(series[0])) if reader.HasMetaDataKey(n, position)]
-    steps = np.diff([np.array(corner.split("\\"), float) for corner in corners], axis=0)
-    uneven = np.linalg.norm(steps - steps.mean(0), axis=1).max() if len(steps) else 0.0
-    if uneven > 0.1 * image.GetSpacing()[2]:
+    told, array = ask("series", path)
+    if array is None:
+        series = told["series"]
+        found = "; ".join(f"{len(files)} files from {Path(files[0]).name}" for files in series) or "none"
+        raise ScanError(
+            f"The folder {path} must hold one DICOM series, but holds {len(series)} ({found}). "
+            "Give an image file, or a folder with the files of one series alone."
+        )
+    require_whole(path, told["files"], told["tags"])
+    corners = [np.array(corner.split("\\"), float) for corner in told["tags"]["0020|0032"] if corner is not None]
+    with np.errstate(invalid="ignore"):  # of positions that are not finite, told below
+        steps = np.diff(corners, axis=0)
+        uneven = np.linalg.norm(steps - steps.mean(0), axis=1).max() if len(steps) else 0.0
+    if not uneven <= 0.1 * told["spacing"][2]:
         raise ScanError(
             f"The DICOM slices in {path} must be evenly spaced, but are up to {uneven:.3g} mm off. "
             "Check that no slice is missing and that all are of one acquisition."
         )
-    return _from_itk(path, image)
+    return _from_itk(path, told, array)
 
 
-def _from_itk(path: Path, image: Any) -> Voxels:
-    import SimpleITK
-
-    axes = image.GetDimension()
-    array = SimpleITK.GetArrayFromImage(image)
-    shape = shape_3d(image.GetSize())
+def _from_itk(path: Path, told: Mapping[str, Any], array: NDArray[Any] | None) -> Voxels:
+    assert array is not None
+    axes, shape = len(told["size"]), shape_3d(tuple(told["size"]))
     require_plain(path, shape + array.shape[axes:], array.dtype)
-    # SimpleITK's world runs to the left and to posterior, ours (as NIfTI's) to the right and to anterior.
+    return Voxels(array.T.reshape(shape), itk_affine(told), None)
+
+
+def itk_affine(told: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Voxel to world, `(4, 4)`, of the direction, spacing and origin that SimpleITK tells."""
+    axes = len(told["size"])
     affine = np.eye(max(axes, 3) + 1)
-    affine[:axes, :axes] = np.reshape(image.GetDirection(), (axes, axes)) * image.GetSpacing()
-    affine[:axes, -1] = image.GetOrigin()
+    affine[:axes, :axes] = np.reshape(told["direction"], (axes, axes)) * told["spacing"]
+    affine[:axes, -1] = told["origin"]
     affine = affine[np.ix_((0, 1, 2, -1), (0, 1, 2, -1))]
-    affine[:2] *= -1
-    return Voxels(array.T.reshape(shape), affine, None)
-
-
-@contextmanager
-def silent_stderr() -> Iterator[None]:
-    """Keep SimpleITK quiet, whose readers write to the process's stderr and not through its own switch."""
-    with _STDERR:
-        before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, 2)
-            yield
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
-            os.close(nowhere)
+    affine[
+        :2
+    ] *= -1  # SimpleITK's world runs to the left and to posterior, ours (as NIfTI's) to the right and to anterior
+    return affine
 
 
 def shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:

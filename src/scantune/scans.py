@@ -32,6 +32,9 @@ SHIFT = 0.25
 """Up to so many voxels along each axis, the headers of two files count as telling one grid. From half a voxel on, a
 label would belong to a neighbour of its voxel."""
 
+LARGEST_LABEL = 2**32 - 1
+"""Label maps hold no larger value; what does is damaged, or no label map."""
+
 
 class Gridded:
     """What stands on a voxel grid in space; the base of scans and label maps."""
@@ -183,7 +186,7 @@ def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: in
 
     Args:
         path: An image in any format that `read_scan` takes.
-        allowed: Labels that may occur; None allows every whole number from 0.
+        allowed: Labels that may occur; None allows every whole number from 0 to `LARGEST_LABEL`.
         frame: As for scans.
 
     Raises:
@@ -195,7 +198,7 @@ def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: in
     strange = values[~_are_labels(values)]
     if strange.size:
         raise ScanError(
-            f"{path} must be a label map of whole numbers from 0, but holds {_listed(strange)}. "
+            f"{path} must be a label map of whole numbers from 0 to {LARGEST_LABEL}, but holds {_listed(strange)}. "
             "Give a label map, not a scan or probabilities."
         )
     unknown = [] if allowed is None else [int(value) for value in values if int(value) not in allowed]
@@ -214,7 +217,7 @@ def write_labels(path: AnyPath, labels: NDArray[Any], like: Case) -> None:
         InputError: The file cannot be written, or the labels are none or do not fit the scan.
     """
     if not _are_labels(labels).all():
-        raise InputError(f"Labels to be written to {path} must be whole numbers from 0.")
+        raise InputError(f"Labels to be written to {path} must be whole numbers from 0 to {LARGEST_LABEL}.")
     write_image(path, _smallest_unsigned(labels), like)
 
 
@@ -242,7 +245,8 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(values) & (values >= 0) & (values == np.floor(values)), np.bool_)
+    whole = np.isfinite(values) & (values == np.floor(values))
+    return np.asarray(whole & (values >= 0) & (values <= LARGEST_LABEL), np.bool_)
 
 
 def _smallest_unsigned(labels: NDArray[Any]) -> NDArray[np.unsignedinteger]:

@@ -1,0 +1,19 @@
+"""The kinds of input, by name."""
+
+from importlib import import_module
+
+from fuzz.base import Kind
+
+KINDS = {
+    "nifti": "fuzz.nifti:Nifti",
+    "nrrd-mhd": "fuzz.itk:Itk",
+    "dicom": "fuzz.dicom:Dicom",
+}
+"""Imported where they are used: the process that only waits needs none of them."""
+
+
+def find_kind(name: str) -> type[Kind]:
+    """The class of a kind."""
+    module, _, member = KINDS[name].partition(":")
+    kind: type[Kind] = getattr(import_module(module), member)
+    return kind
