@@ -7,17 +7,20 @@ import torch
 from torch import Tensor
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.autoencoding import UNET_LAYERS, AutoencoderSettings, Autoencoding, new_autoencoders
+from scantune.autoencoding import UNET_LAYERS, AutoencoderSettings, Autoencoding, Layers, new_autoencoders
 from scantune.corruption import Jigsaw
 from scantune.experts import PatchSettings
 from scantune.learning import learn
 from scantune.methods.ae import Views
-from scantune.networks import Autoencoders, Denoiser, Helper
-from scantune.tasks import Segmentation, soft_dice_loss
+from scantune.modelfile import Model
+from scantune.networks import Autoencoders, Denoiser, Helper, registering
+from scantune.preprocess import Preprocessing
+from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
 from scantune.volumes import Volume
 
 torch.set_num_threads(1)
 
+SEGMENTATION = Segmentation()
 TOY_PATCHES = PatchSettings(size=8, stride=4, components=4, threshold=0.8)
 
 
@@ -27,6 +30,14 @@ class Toy:
     prior: FieldOfExperts
     volumes: list[Tensor]
     helpers: dict[str, Helper]
+    task: Task
+
+    @property
+    def model(self) -> Model:
+        """The same as a model, which says what the task is."""
+        preprocessing = Preprocessing(size=(48, 48), slab=None if self.task.name == "segmentation" else (4.0, 2.0))
+        kind = {"kind": "custom"}
+        return Model(self.network, {"rim": 1, "core": 2}, preprocessing, kind, self.task, self.prior, {}, self.helpers)
 
 
 def toy_scan(seed: int, slices: int = 4, size: int = 48) -> tuple[Tensor, Tensor]:
@@ -87,13 +98,19 @@ def toy_denoiser(iterations: int = 30) -> Denoiser:
     return denoiser.eval().requires_grad_(False)
 
 
-def toy_autoencoders(network: AdaptableNetwork, volumes: list[Tensor], iterations: int = 60) -> Autoencoders:
+def toy_autoencoders(
+    network: AdaptableNetwork,
+    volumes: list[Tensor],
+    iterations: int = 60,
+    task: Task = SEGMENTATION,
+    layers: Layers = UNET_LAYERS,
+) -> Autoencoders:
     """Trained for a moment on what the network makes of volumes."""
     settings = AutoencoderSettings(iterations=iterations, batch=2, learning_rate=0.01, validate_every=20)
     torch.manual_seed(0)
-    autoencoders = new_autoencoders(network, Segmentation(), volumes[0][:1], UNET_LAYERS)
+    autoencoders = new_autoencoders(network, task, volumes[0][:1], layers)
     scans = [Volume(volume) for volume in volumes]
-    with Views(network, Segmentation(), autoencoders.layers()) as views:
+    with Views(network, task, autoencoders.layers()) as views:
         learn(Autoencoding(autoencoders, views, scans, scans[:1], settings, torch.device("cpu")), settings, {})
     return autoencoders.eval().requires_grad_(False)
 
@@ -105,7 +122,43 @@ def toy() -> Toy:
     volumes = [toy_scan(seed)[0] for seed in range(6)]
     prior = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES)
     helpers: dict[str, Helper] = {"dae": toy_denoiser(), "ae": toy_autoencoders(network, volumes)}
-    return Toy(network, prior, volumes, helpers)
+    return Toy(network, prior, volumes, helpers, SEGMENTATION)
+
+
+def with_heights(images: Tensor) -> Tensor:
+    """Slices 1 mm apart about the middle, their heights as second channel."""
+    heights = torch.arange(len(images)) - (len(images) - 1) / 2
+    return torch.cat([images, heights.view(-1, 1, 1, 1).expand_as(images)], dim=1)
+
+
+def train_toy_registration(iterations: int = 60) -> AdaptableNetwork:
+    """Bends an atlas of one disc with a core, the same at all heights, to toy scans."""
+    torch.manual_seed(0)
+    network = registering(heights=3, rows=40, columns=40, lowest=-1.0, width=4, shrink=2, squarings=4)
+    rows, columns = torch.meshgrid(torch.arange(40) - 19.5, torch.arange(40) - 19.5, indexing="ij")
+    labels = ((rows**2 + columns**2).sqrt()[None] < torch.tensor([13.0, 6.5]).view(2, 1, 1)).sum(0).expand(3, 40, 40)
+    network.task.atlas.fill(torch.tensor([0.1, 0.5, 0.8])[labels], labels)
+    scans = [toy_scan(seed) for seed in range(6)]
+    for module in network.modules():
+        if hasattr(module, "momentum"):
+            module.momentum = 0.2
+    adam = torch.optim.Adam(network.parameters(), 5e-3)
+    network.train()
+    for iteration in range(iterations):
+        images, target = scans[iteration % len(scans)]
+        adam.zero_grad()
+        Registration(smoothness=0.05).loss(network(with_heights(images)), target).backward()
+        adam.step()
+    return network.eval()
+
+
+@pytest.fixture(scope="session")
+def toy_registration() -> Toy:
+    network = train_toy_registration()
+    volumes = [with_heights(toy_scan(seed)[0]) for seed in range(6)]
+    prior = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES, task=Registration())
+    helpers: dict[str, Helper] = {"ae": toy_autoencoders(network, volumes, 20, Registration(), ())}
+    return Toy(network, prior, volumes, helpers, Registration())
 
 
 @pytest.fixture

@@ -356,7 +356,7 @@ class TestMethod:
     def method(self, toy, network=None, helper=None, seed=0, **options) -> AE:
         """Ready for its first step, with moving parameters."""
         method = AE(Equipment(TASK, helpers={"ae": helper or toy.helpers["ae"]}), options)
-        network = method.equip(deepcopy(network or toy.network)).requires_grad_(False)
+        network = method.equip(deepcopy(network or toy.network), Volume(toy.volumes[0])).requires_grad_(False)
         for parameter in method.parameters(network).values():
             parameter.requires_grad_(True)
         method.prepare(network)

@@ -6,33 +6,41 @@ import pytest
 import torch
 
 import scantune
-from conftest import TOY_PATCHES, toy_scan
+from conftest import TOY_PATCHES, toy_scan, with_heights
 from scantune import FieldOfExperts, InputError
 from scantune.methods import METHODS, Equipment, FoECNNPCA
 from scantune.prior import MINIMUM_ACTIVE
-from scantune.tasks import Segmentation
+from scantune.tasks import TASKS, Registration, Segmentation
 from scantune.volumes import Volume
 
+PAIRS = [(task, method) for method, kind in METHODS.items() for task in TASKS if task not in kind.refuses]
 
-@pytest.mark.parametrize("method", METHODS)
+
+def seen(scan, task):
+    """A scan as the task's toy network takes it."""
+    return with_heights(scan) if task == "registration" else scan
+
+
+@pytest.fixture
+def known(request, task):
+    """The toy of a task, as a model."""
+    return request.getfixturevalue("toy_registration" if task == "registration" else "toy").model
+
+
+@pytest.mark.parametrize(("task", "method"), PAIRS)
 class TestEveryMethod:
-    def test_the_source_network_is_untouched(self, method, toy):
-        network = deepcopy(toy.network)
-        before = deepcopy(network.state_dict())
-        scantune.adapt(network, toy_scan(70)[0] ** 2, prior=toy.prior, helpers=toy.helpers, method=method, steps=2)
+    def test_the_source_network_is_untouched(self, task, method, known):
+        network = known.network
+        before, trained = deepcopy(network.state_dict()), {n: p.requires_grad for n, p in network.named_parameters()}
+        scantune.adapt(known, seen(toy_scan(70)[0] ** 2, task), method=method, steps=2)
         assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
-        assert all(parameter.requires_grad for parameter in network.parameters())
+        assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == trained
         assert not any(module._forward_hooks for module in network.modules())
 
     @pytest.mark.parametrize("preset", ["fast", "paper"])
-    def test_the_same_seed_gives_the_same_result(self, method, preset, toy):
-        scan = toy_scan(71)[0] ** 2
-        one, other = (
-            scantune.adapt(
-                toy.network, scan, prior=toy.prior, helpers=toy.helpers, method=method, preset=preset, steps=2, seed=5
-            )
-            for _ in range(2)
-        )
+    def test_the_same_seed_gives_the_same_result(self, task, method, preset, known):
+        scan = seen(toy_scan(71)[0] ** 2, task)
+        one, other = (scantune.adapt(known, scan, method=method, preset=preset, steps=2, seed=5) for _ in range(2))
         assert torch.equal(one.adapted.probabilities, other.adapted.probabilities)
         assert one.trace == other.trace
 
@@ -45,20 +53,31 @@ class TestEveryMethod:
             pytest.param(torch.rand(3, 1, 41, 50), id="odd size, noise"),
         ],
     )
-    def test_any_scan_runs_without_nan(self, method, scan, toy):
-        result = scantune.adapt(toy.network, scan, prior=toy.prior, helpers=toy.helpers, method=method, steps=2)
+    def test_any_scan_runs_without_nan(self, task, method, scan, known):
+        result = scantune.adapt(known, seen(scan, task), method=method, steps=2)
         assert result.prediction.shape == (len(scan), *scan.shape[2:])
         assert torch.isfinite(result.adapted.probabilities).all()
         assert all(value == value for row in result.trace for value in row.values())
 
-    def test_its_own_objective_falls(self, method, toy):
-        result = scantune.adapt(
-            toy.network, toy_scan(74)[0] ** 2, prior=toy.prior, helpers=toy.helpers, method=method, steps=5, guard=False
-        )
+    def test_its_own_objective_falls(self, task, method, known):
+        result = scantune.adapt(known, seen(toy_scan(74)[0] ** 2, task), method=method, steps=5, guard=False)
         if method == "source":
             assert result.trace == []
         else:
             assert min(row["objective"] for row in result.trace[1:]) < result.trace[0]["objective"]
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "why"),
+    [
+        (Registration(), "entropy", "distribution over a fixed number of classes.*foe-cnn-pca"),
+        (Registration(), "dae", "corruptions of deformations"),
+        (Segmentation(), "instance", "neither an atlas nor a deformation"),
+    ],
+)
+def test_a_method_that_a_task_has_no_place_for_says_why(task, method, why):
+    with pytest.raises(InputError, match=f"Method {method} does not apply to {task.name}: .*{why}"):
+        METHODS[method](Equipment(task))
 
 
 @pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])

@@ -38,8 +38,8 @@ class Adapt:
     model: Annotated[str, arg(metavar="MODEL")]
     """A model file, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), NAME_page.html to look at, manifest.json.
-    What is done is skipped."""
+    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
+    NAME_page.html to look at, manifest.json. What is done is skipped."""
     method: Annotated[str, arg(metavar="NAME")] = AdaptSettings.method
     """foe-cnn-pca: match the training scans' statistics of features and patches;
     foe-cnn: of features alone;
@@ -47,6 +47,7 @@ class Adapt:
     dae: make predictions plausible, by a denoising autoencoder;
     ae: make image and prediction familiar, by autoencoders;
     batchnorm: take the scan's own norm statistics;
+    instance: bend an atlas until it looks like the scan (registration only);
     source: adapt nothing."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
     """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""

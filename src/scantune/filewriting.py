@@ -28,6 +28,19 @@ def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], he
     write_whole(path, lambda temporary: nibabel.save(image, temporary))
 
 
+def write_vectors(path: Path, array: NDArray[Any], affine: NDArray[np.float64]) -> None:
+    """Write a vector at each voxel, `(x, y, z, components)`, as NIfTI with the intent of vectors.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    import nibabel
+
+    image = _on_grid(array[:, :, :, None], affine)
+    image.header.set_intent("vector")
+    write_whole(path, lambda temporary: nibabel.save(image, temporary))
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file written under a temporary name beside it and renamed when complete.
 

@@ -13,6 +13,7 @@ from scantune.denoising import DenoiserSettings, train_denoiser
 from scantune.devices import find_device
 from scantune.errors import InputError
 from scantune.learning import Progress
+from scantune.methods import METHODS
 from scantune.modelfile import Model
 from scantune.networks import Helper
 from scantune.preprocess import Prepared
@@ -67,6 +68,7 @@ def train_helper(
     """
     if name not in TRAINERS:
         raise InputError(f"Method {name!r} has no helper network to train. Available: {', '.join(TRAINERS)}.")
+    METHODS[name].require_task(model.task)
     trainer = TRAINERS[name]
     chosen = settings_from_table(trainer.settings, settings or {}, f"the settings of {name}")
     started, where = time.perf_counter(), find_device(device)

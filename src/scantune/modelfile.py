@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from scantune.calibration import Calibration
 from scantune.errors import InputError
-from scantune.networks import HELPERS, AdaptableNetwork, Helper
+from scantune.networks import ARCHITECTURES, HELPERS, Helper
 from scantune.preprocess import Preprocessing
 from scantune.prior import FieldOfExperts
 from scantune.tasks import Segmentation, Task, task_from_record, task_record
@@ -40,7 +40,7 @@ class Model:
         network: Normaliser and task network.
         labels: Value of each structure in a segmentation, by name; 0 is background.
         preprocessing: How a scan becomes the network's input.
-        architecture: Arguments of `AdaptableNetwork.default`, or `{"kind": "custom"}`.
+        architecture: A kind of `scantune.networks.ARCHITECTURES` with its arguments, or `{"kind": "custom"}`.
         task: How the network's output is read.
         prior: The Field of Experts, where one was fitted.
         provenance: How the network came to be: command, data, seed, scores.
@@ -213,9 +213,9 @@ def _helper(name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 
 def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:
-    if architecture.get("kind") == "unet":
+    if architecture.get("kind") in ARCHITECTURES:
         with torch.random.fork_rng(devices=[]):  # the first weights are drawn, and replaced
-            return AdaptableNetwork.default(**{k: v for k, v in architecture.items() if k != "kind"})
+            return ARCHITECTURES[architecture["kind"]](**{k: v for k, v in architecture.items() if k != "kind"})
     if network is None:
         raise InputError(
             f"The model's architecture is {architecture.get('kind')!r}, which is not built in; give network=, an "

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scantune.deformations import native_displacement
 from scantune.errors import InputError
 from scantune.guard import Decision
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared
-from scantune.scans import Case, write_labels, write_text
-from scantune.tasks import Task
+from scantune.scans import Case, write_displacement, write_labels, write_text
+from scantune.tasks import Registration, Task
 
 if TYPE_CHECKING:
     from scantune.pages import CaseView
@@ -129,6 +130,9 @@ class Result:
                 "python": platform.python_version(),
             },
         }
+        for name, survey in (("quality", self.adapted), ("source_quality", self.source)):
+            if quality := survey.task.quality(survey.maps):
+                entry[name] = quality
         if self.case is not None:
             voxel = self.case.voxel_volume / 1000
             entry["volumes_ml"] = _volumes(adapted, self.labels, voxel)
@@ -136,7 +140,10 @@ class Result:
         return entry
 
     def save(self, folder: str | Path) -> dict[str, Any]:
-        """Writes the two segmentations, `NAME_page.html` and `manifest.json`; returns the manifest's entry."""
+        """Writes the two segmentations, `NAME_page.html` and `manifest.json`; returns the manifest's entry.
+
+        Of a registration, `NAME_deformation.nii.gz` is written too.
+        """
         if self.case is None:
             raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
         folder = Path(folder)
@@ -146,7 +153,7 @@ class Result:
         return entry
 
     def write_segmentations(self, folder: Path) -> dict[str, Any]:
-        """Writes the two segmentations, and returns the manifest's entry with their file names."""
+        """Writes the two segmentations, of a registration the deformation, too; returns the manifest's entry."""
         assert self.case is not None
         adapted, source = self.prediction, self.source_prediction
         names = {
@@ -155,6 +162,11 @@ class Result:
         }
         for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
             write_labels(folder / name, labels, self.case)
+        task, prepared = self.adapted.task, self.prepared
+        if isinstance(task, Registration) and prepared is not None and prepared.slab is not None:
+            names["deformation"] = f"{self.case.name}_deformation.nii.gz"
+            moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
+            write_displacement(folder / names["deformation"], moved, self.case)
         return self._entry(adapted, source) | {"outputs": names}
 
     def view(self, entry: dict[str, Any]) -> "CaseView":

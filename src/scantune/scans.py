@@ -18,12 +18,21 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.filenames import scan_name
-from scantune.filewriting import write_nifti, write_whole
+from scantune.filewriting import write_nifti, write_vectors, write_whole
 from scantune.imagefiles import GridHeader, read_voxels
 
 __all__ = [
     *("Case", "GridHeader", "Gridded", "LabelMap"),
-    *("grid_shift", "read_labels", "read_scan", "require_same_grid", "write_image", "write_labels", "write_text"),
+    *(
+        "grid_shift",
+        "read_labels",
+        "read_scan",
+        "require_same_grid",
+        "write_displacement",
+        "write_image",
+        "write_labels",
+        "write_text",
+    ),
 ]
 
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -233,6 +242,17 @@ def write_image(path: AnyPath, array: NDArray[Any], like: Case) -> None:
     if array.shape != like.shape:
         raise InputError(f"{path} must get the shape {like.shape} of the scan {like.name}, not {array.shape}.")
     write_nifti(Path(path), array, like.affine, like.header)
+
+
+def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: Case) -> None:
+    """Write displacements `(x, y, z, 3)` in mm as NIfTI on a scan's own grid, as ITK and ANTs read them.
+
+    Raises:
+        InputError: The file cannot be written, or the array does not fit the scan.
+    """
+    if displacement.shape != (*like.shape, 3):
+        raise InputError(f"{path} must get the shape {(*like.shape, 3)}, not {displacement.shape}.")
+    write_vectors(Path(path), displacement, like.affine)
 
 
 def write_text(path: AnyPath, text: str) -> None:

@@ -97,6 +97,8 @@ class Recipe:
     """The table [preprocessing]: how a scan becomes slices."""
     network: Mapping[str, Any] = field(default_factory=dict)
     """The table [network]: what is trained."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """The table [task]: what it is trained for; segmentation where it is left out."""
     prior: PriorSettings = field(default_factory=PriorSettings)
     """The table [prior]."""
     helpers: Mapping[str, Any] = field(default_factory=dict)

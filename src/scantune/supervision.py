@@ -93,7 +93,7 @@ def run(
     on_step: OnStep | None,
 ) -> Run:
     """Equips a copy of the source network and adapts it; a scan that is typical as it is gets no step."""
-    network = method.equip(deepcopy(source))
+    network = method.equip(deepcopy(source), volume)
     working = deepcopy(network).requires_grad_(False)
     brakes = Brakes()
     if watched is not None:

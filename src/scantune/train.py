@@ -119,6 +119,8 @@ class _Slices(Lesson):
     ) -> None:
         super().__init__(network, settings, device)
         self.task = task
+        own = network.channels if isinstance(network, AdaptableNetwork) else None
+        self.channels = volumes[0].volume.shape[1] if own is None else own
         self.images, self.labels = stack_slices(volumes, device)
         self.classes = _count_classes(network, self.images[:1])
         check_examples([*volumes, *validation], self.classes)
@@ -133,10 +135,13 @@ class _Slices(Lesson):
     def loss(self, iteration: int) -> Tensor:
         """The task's loss of the next slices, augmented."""
         index = self.order.batch_of(iteration)
-        images, labels = self.images[index], self.labels[index].long()
+        inputs, labels = self.images[index], self.labels[index].long()
+        # Heights of slices are no picture: they stay as they are.
+        images, beside = inputs[:, : self.channels], inputs[:, self.channels :]
         if self.augmentation is not None:
             self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
             images, labels = self.augment(images, labels, self.augmentation.draw(images, self.generator))
+        images = torch.cat([images, beside], dim=1) if beside.shape[1] else images
         return self.loss_of(images.contiguous(memory_format=self.layout), labels)
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:

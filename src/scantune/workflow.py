@@ -17,9 +17,11 @@ from scantune.learning import Progress
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared, Preprocessing
+from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
 from scantune.settings import PriorSettings, Recipe, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
+from scantune.tasks import Segmentation, find_task
 from scantune.train import train
 
 Precision = Literal["float32", "float16"]
@@ -49,15 +51,19 @@ class Plan:
     recipe: Recipe
     source: Source
     preprocessing: Preprocessing
-    network: NetworkSettings
+    network: NetworkSettings | RegisteringSettings
+    task: RegistrationSettings | None = None
+    """None where the task is segmentation."""
 
     @classmethod
     def read(cls, recipe: Recipe, data: Mapping[str, Any] | None = None) -> "Plan":
         """Reads a recipe's tables; entries of `data` replace those of its table [data]."""
         source = read_source({**recipe.data, **(data or {})}, f"[data] of the recipe {recipe.name}")
         needed = 1 + max(source.names().values())
+        task = _task(recipe)
+        kind: type[NetworkSettings | RegisteringSettings] = NetworkSettings if task is None else RegisteringSettings
         network = settings_from_table(
-            NetworkSettings, {"classes": needed, **recipe.network}, f"[network] of the recipe {recipe.name}"
+            kind, {"classes": needed, **recipe.network}, f"[network] of the recipe {recipe.name}"
         )
         if network.classes < needed:
             raise InputError(
@@ -67,7 +73,7 @@ class Plan:
         preprocessing = settings_from_table(
             Preprocessing, recipe.preprocessing, f"[preprocessing] of the recipe {recipe.name}"
         )
-        return cls(recipe, source, preprocessing, network)
+        return cls(recipe, source, preprocessing, network, task)
 
     def examples(self, split: Literal["train", "validation"], on_case: OnCase = quiet) -> list[Example]:
         """The prepared cases of a split, with their references; `on_case` is told how far it is."""
@@ -140,10 +146,28 @@ def train_model(
     return model.rounded(PRECISIONS[precision])
 
 
+def _task(recipe: Recipe) -> RegistrationSettings | None:
+    """The table [task]; None where it is left out, or says segmentation."""
+    if find_task(str(recipe.task.get("name", Segmentation.name))) is Segmentation:
+        settings_from_table(_Segmentation, recipe.task, f"[task] of the recipe {recipe.name}")
+        return None
+    return settings_from_table(RegistrationSettings, recipe.task, f"[task] of the recipe {recipe.name}")
+
+
+@dataclass(frozen=True)
+class _Segmentation:
+    """The table [task] of a recipe for segmentation: there is nothing to choose."""
+
+    name: str = Segmentation.name
+
+
 def _new(plan: Plan) -> Model:
     """An untrained model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(plan.recipe.train.seed, 0, 0))
+        if plan.task is not None:
+            assert isinstance(plan.network, RegisteringSettings)
+            return new_registration(plan.task, plan.network, plan.source.names(), plan.preprocessing)
         network = AdaptableNetwork.default(**asdict(plan.network))
     architecture = {"kind": "unet", **asdict(plan.network)}
     return Model(network, plan.source.names(), plan.preprocessing, architecture)
@@ -152,6 +176,12 @@ def _new(plan: Plan) -> Model:
 def _fine_tuned(start: Model, plan: Plan) -> Model:
     """A trained model without what depends on its weights, after a look at whether the plan suits it."""
     recipe = plan.recipe.name
+    wanted = Segmentation.name if plan.task is None else plan.task.name
+    if start.task.name != wanted:
+        raise InputError(
+            f"The model {start.name} is for {start.task.name}, but the recipe {recipe} is for {wanted}; training can "
+            "only go on with the same task."
+        )
     labels = {name: value for name, value in start.labels.items() if value != 0}
     if labels != plan.source.names():
         raise InputError(

@@ -41,6 +41,7 @@ class Training(Job):
             "data": self.data,
             "preprocessing": self.plan.preprocessing.record(),
             "network": asdict(self.plan.network),
+            **({} if self.plan.task is None else {"task": asdict(self.plan.task)}),
             "train": train,
         }
 

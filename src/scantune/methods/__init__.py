@@ -7,6 +7,7 @@ from scantune.methods.batchnorm import BatchNorm
 from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
 from scantune.methods.foe import FoECNN, FoECNNPCA
+from scantune.methods.instance import Instance
 from scantune.methods.source import Source
 
 METHODS: dict[str, type[Method]] = {
@@ -17,6 +18,7 @@ METHODS: dict[str, type[Method]] = {
     "ae": AE,
     "foe-cnn": FoECNN,
     "foe-cnn-pca": FoECNNPCA,
+    "instance": Instance,
 }
 
 
@@ -41,6 +43,7 @@ __all__ = [
     "Equipment",
     "FoECNN",
     "FoECNNPCA",
+    "Instance",
     "Method",
     "Options",
     "Source",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -96,7 +96,7 @@ class AE(Method):
     def _adapts(self) -> bool:
         return self.options.moving in ("adaptors", "all")
 
-    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+    def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
         """Puts the adaptors in where the autoencoders read; how A^x really starts is up to `start`."""
         self._require_layers(network)
         if not self._adapts:
@@ -122,11 +122,12 @@ class AE(Method):
             return
         self.adaptors.image.draw(generator, centred=self.options.start == "centred")
         if self.options.start == "pretrained":
-            pull_to_identity(self.adaptors.image, volume, generator)
+            images = replace(volume, images=self.network.image(volume.images))
+            pull_to_identity(self.adaptors.image, images, generator)
 
     def measure(self, batch: Batch) -> Statistics:
         """Number of values and sum of squared errors, `(2,)`, of each autoencoder that counts."""
-        self._require_dimensions(batch.images)
+        self._require_dimensions(self.network.image(batch.images))
         return squared_errors(self.autoencoders, self.views(batch.images), batch.padding)
 
     def terms(self, statistics: Statistics) -> Terms:

@@ -74,10 +74,22 @@ class Method(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Tasks that the method is not for, and why, as the end of a sentence."""
 
     def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
         self.task = equipment.task
+        self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
+
+    @classmethod
+    def require_task(cls, task: Task) -> None:
+        """Says so where the method is not for a task."""
+        if task.name in cls.refuses:
+            raise InputError(
+                f"Method {cls.name} does not apply to {task.name}: {cls.refuses[task.name]}. Choose another method, "
+                "such as foe-cnn-pca."
+            )
 
     @property
     def steady(self) -> bool:
@@ -89,11 +101,12 @@ class Method(ABC):
         """Whether a run starts at the source network; where not, its result is compared with that all the same."""
         return True
 
-    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+    def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
         """The network with what moves in it; by default adaptors, where these are to move.
 
         Args:
             network: A copy that the method may change.
+            volume: The scan.
         """
         return with_adaptors(network) if self.options.moving == "adaptors" else network
 
@@ -126,7 +139,7 @@ class Method(ABC):
 class ClosedForm(Method):
     """A method that knows its answer and takes one step to it, without gradients."""
 
-    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+    def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
         """As it is: `moving` plays no part."""
         return network
 

@@ -52,6 +52,10 @@ class DAE(Method):
     Options = DAEOptions
     options: DAEOptions
     steady = False
+    refuses: ClassVar[dict[str, str]] = {
+        "registration": "its denoising autoencoder is trained with the corruptions that are expected at test time, and "
+        "designing such corruptions of deformations is not trivial"
+    }
 
     def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(equipment, options)

@@ -15,6 +15,10 @@ class Entropy(Method):
     """Lowers the mean entropy of the pixels' predicted classes, in nats."""
 
     name: ClassVar[str] = "entropy"
+    refuses: ClassVar[dict[str, str]] = {
+        "registration": "entropy is that of a probability distribution over a fixed number of classes, which a "
+        "registration network does not give; how to extend it to a regression, such as of a deformation, is unclear"
+    }
 
     def measure(self, batch: Batch) -> Statistics:
         """Number of pixels and sum of their entropies."""

@@ -6,7 +6,7 @@ from scantune.methods.base import Method, Terms
 from scantune.methods.moving import Parameters
 from scantune.networks import AdaptableNetwork
 from scantune.prior import Statistics
-from scantune.volumes import Batch
+from scantune.volumes import Batch, Volume
 
 
 class Source(Method):
@@ -14,7 +14,7 @@ class Source(Method):
 
     name: ClassVar[str] = "source"
 
-    def equip(self, network: AdaptableNetwork) -> AdaptableNetwork:
+    def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
         """As it is."""
         return network
 

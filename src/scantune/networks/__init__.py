@@ -1,5 +1,7 @@
 """Networks: the normaliser N_phi, the task network S_theta, and the two together."""
 
+from collections.abc import Callable
+
 from scantune.networks.adaptable import AdaptableNetwork
 from scantune.networks.adaptors import AdaptedNetwork, Adaptors, FeatureAdaptor, ImageAdaptor, equip, with_adaptors
 from scantune.networks.autoencoder import Autoencoder, Autoencoders
@@ -7,26 +9,35 @@ from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
 from scantune.networks.helper import Helper
 from scantune.networks.normalizer import Normalizer
+from scantune.networks.registration import AtlasShape, CorrectedNetwork, Registering, registering
 from scantune.networks.unet import UNet
+
+ARCHITECTURES: dict[str, Callable[..., AdaptableNetwork]] = {"unet": AdaptableNetwork.default, "register": registering}
+"""Untrained networks by the kind that a model file names."""
 
 HELPERS: dict[str, type[Helper]] = {"dae": Denoiser, "ae": Autoencoders}
 """Helper networks by the name of the method they serve."""
 
 __all__ = [
+    "ARCHITECTURES",
     "HELPERS",
     "AdaptableNetwork",
     "AdaptedNetwork",
     "Adaptors",
     "Affine",
+    "AtlasShape",
     "Autoencoder",
     "Autoencoders",
+    "CorrectedNetwork",
     "Denoiser",
     "FeatureAdaptor",
     "Helper",
     "ImageAdaptor",
     "Normalizer",
+    "Registering",
     "UNet",
     "equip",
     "fold_batch_norm",
+    "registering",
     "with_adaptors",
 ]

@@ -3,6 +3,7 @@
 from typing import Any, Self
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.networks.normalizer import Normalizer
@@ -17,13 +18,15 @@ class AdaptableNetwork(nn.Module):
         task: S_theta, any network that takes the normalised image.
         channels: How many channels of an input are the image; None for all. Further ones, such as the heights of
             slices, go to the task network as they are, as a second argument.
+        shrink: The image is averaged over blocks of so many pixels along each axis before it is normalised.
     """
 
-    def __init__(self, normalizer: nn.Module, task: nn.Module, channels: int | None = None) -> None:
+    def __init__(self, normalizer: nn.Module, task: nn.Module, channels: int | None = None, shrink: int = 1) -> None:
         super().__init__()
         self.normalizer = normalizer
         self.task = task
         self.channels = channels
+        self.shrink = shrink
 
     @classmethod
     def default(cls, classes: int = 4, channels: int = 1, dimensions: int = 2, width: int = 16) -> Self:
@@ -64,7 +67,7 @@ class AdaptableNetwork(nn.Module):
 
     def image(self, x: Tensor) -> Tensor:
         """The part of an input that is normalised."""
-        return x if self.channels is None else x[:, : self.channels]
+        return shrunk(x if self.channels is None else x[:, : self.channels], self.shrink)
 
     def beside(self, x: Tensor) -> tuple[Tensor, ...]:
         """The part of an input that is not."""
@@ -73,3 +76,11 @@ class AdaptableNetwork(nn.Module):
     def normalized(self, image: Tensor) -> Tensor:
         """What the task network sees of an image."""
         return self.normalizer(image)  # type: ignore[no-any-return]
+
+
+def shrunk(images: Tensor, factor: int) -> Tensor:
+    """The means of blocks of images `(slices, channels, *spatial)`; the last ones may be smaller."""
+    if factor == 1:
+        return images
+    pool = F.avg_pool2d if images.ndim == 4 else F.avg_pool3d
+    return pool(images, factor, ceil_mode=True, count_include_pad=False)

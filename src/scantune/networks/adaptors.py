@@ -138,7 +138,7 @@ class AdaptedNetwork(AdaptableNetwork):
     """
 
     def __init__(self, network: AdaptableNetwork, adaptors: Adaptors) -> None:
-        super().__init__(network.normalizer, network.task, network.channels)
+        super().__init__(network.normalizer, network.task, network.channels, network.shrink)
         named = dict(network.task.named_modules())
         missing = [layer for layer in adaptors.positions if layer not in named]
         if missing:

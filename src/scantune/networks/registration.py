@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scantune.networks.adaptable import AdaptableNetwork
+from scantune.networks.adaptable import AdaptableNetwork, shrunk
 from scantune.networks.diffeomorphism import SQUARINGS, integrate, warp
 from scantune.networks.dimensions import layers
 from scantune.networks.normalizer import Normalizer
@@ -96,7 +96,7 @@ class Registering(nn.Module):
         classes: Its labels, background included.
         channels: Channels of the image.
         width: Channels of the first level of the U-Net.
-        shrink: The velocity field lives on a grid this many times coarser than the image, and so does the U-Net.
+        shrink: Image and velocities live on a grid this many times coarser than the scan, and so does the U-Net.
         squarings: See `integrate`.
         dimensions: 2, slice by slice, or 3.
     """
@@ -122,20 +122,21 @@ class Registering(nn.Module):
         """Bends the atlas.
 
         Args:
-            z: Normalised images `(slices, channels, *spatial)`.
-            heights: The same for all pixels of a slice, in mm, `(slices, 1, *spatial)`.
+            z: Normalised images `(slices, channels, *coarse)`.
+            heights: The same for all pixels of a slice, in mm, `(slices, 1, *spatial)`; they tell the size, too.
             correction: Added to the velocity, `(slices, dimensions, *coarse)`.
 
         Returns:
             `out`, label probabilities `(slices, classes, *spatial)`; `velocity` on the coarse grid, in its pixels;
-            `displacement` in pixels of the image; the `warped` atlas image, and the image itself, `fixed`.
+            `displacement` in pixels of the scan; the `warped` atlas image; the normalised image as it came, `fixed`.
         """
-        image, labels = self.atlas(heights[:, 0, ..., 0, 0], z.shape[-2:])
-        velocity = self.unet(self._coarse(torch.cat([z, image.to(z)], dim=1)))
+        size = heights.shape[2:]
+        image, labels = self.atlas(heights[:, 0, ..., 0, 0], size[-2:])
+        velocity = self.unet(torch.cat([z, shrunk(image, self.shrink).to(z)], dim=1))
         # Half precision would not do for places of pixels.
         with torch.autocast(z.device.type, enabled=False):
             velocity = velocity.float() if correction is None else velocity.float() + correction
-            displacement = self._fine(integrate(velocity, self.squarings), z.shape[2:])
+            displacement = self._fine(integrate(velocity, self.squarings), size)
             warped = warp(torch.cat([labels, image], dim=1), displacement)
         return {
             "out": warped[:, :-1],
@@ -148,12 +149,6 @@ class Registering(nn.Module):
     def coarse_size(self, size: Sequence[int]) -> tuple[int, ...]:
         """Of the grid of velocities, for images of a size."""
         return tuple(-(-length // self.shrink) for length in size)
-
-    def _coarse(self, images: Tensor) -> Tensor:
-        if self.shrink == 1:
-            return images
-        pool = F.avg_pool2d if images.ndim == 4 else F.avg_pool3d
-        return pool(images, self.shrink, ceil_mode=True, count_include_pad=False)
 
     def _fine(self, displacement: Tensor, size: Sequence[int]) -> Tensor:
         if self.shrink == 1:
@@ -180,7 +175,7 @@ def registering(
     """N_phi and the registration network, untrained, with an empty atlas; the arguments are those of their parts."""
     shape = AtlasShape(heights, rows, columns, lowest, step)
     task = Registering(shape, classes, 1, width, shrink, squarings, dimensions)
-    return AdaptableNetwork(Normalizer(1, dimensions=dimensions), task, channels=1)
+    return AdaptableNetwork(Normalizer(1, dimensions=dimensions), task, channels=1, shrink=shrink)
 
 
 class CorrectedNetwork(AdaptableNetwork):
@@ -195,7 +190,7 @@ class CorrectedNetwork(AdaptableNetwork):
     known: Tensor
 
     def __init__(self, network: AdaptableNetwork, images: Tensor) -> None:
-        super().__init__(network.normalizer, network.task, network.channels)
+        super().__init__(network.normalizer, network.task, network.channels, network.shrink)
         assert isinstance(network.task, Registering)
         size = network.task.coarse_size(images.shape[2:])
         self.correction = nn.Parameter(images.new_zeros(len(images), len(size), *size))

@@ -5,9 +5,10 @@ from typing import Any
 
 from scantune.errors import InputError
 from scantune.tasks.base import Task, main_output, soft_dice_loss
+from scantune.tasks.registration import Registration
 from scantune.tasks.segmentation import Foreground, Segmentation
 
-TASKS: dict[str, type[Task]] = {"segmentation": Segmentation}
+TASKS: dict[str, type[Task]] = {"segmentation": Segmentation, "registration": Registration}
 
 
 def find_task(name: str) -> type[Task]:
@@ -34,6 +35,7 @@ def task_from_record(record: Mapping[str, Any]) -> Task:
 __all__ = [
     "TASKS",
     "Foreground",
+    "Registration",
     "Segmentation",
     "Task",
     "find_task",

@@ -37,6 +37,10 @@ class Task(ABC):
         """What else a result keeps of an output, `(slices, channels, *spatial)` by name."""
         return {}
 
+    def quality(self, maps: Mapping[str, Tensor]) -> dict[str, float]:  # noqa: ARG002
+        """Numbers on the maps of a scan that a manifest tells, by name."""
+        return {}
+
     @abstractmethod
     def foreground(self, output: Any) -> Tensor:
         """Probability that a pixel belongs to the region of interest, `(slices, 1, *spatial)`."""

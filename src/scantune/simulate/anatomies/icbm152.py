@@ -6,12 +6,14 @@ The atlas: V. S. Fonov et al., NeuroImage 54 (2011) 313-327; GM and WM are avera
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scantune.scans import Case
 from scantune.simulate.anatomies.brain import LABELS, TISSUES, folds
 from scantune.simulate.atlas import Atlas
 from scantune.simulate.template import Template, Variation
@@ -41,6 +43,38 @@ _VENTRICLES = (
 )  # (z, y, x)
 
 _VARIATION = Variation(sharpness=(1.3, 2.5), folding=(0.8, 1.5), folding_length=2.0, fluid=(0.5, 2.5))
+
+
+def icbm152_case(values: Mapping[str, int]) -> Case:
+    """The average brain as a scan: its T1-weighted image without the skull, in MNI space, and its labels as reference.
+
+    Args:
+        values: Label value of each structure (CSF, GM, WM); structures that are not named are background.
+    """
+    from nilearn import datasets
+
+    atlas = icbm152()
+    template = atlas.templates[0]
+    z, y, x = (at + centre for at, centre in zip(template.origin, _CENTRE, strict=True))
+    shares = {
+        name: sum(
+            part.to(torch.int32)
+            for part, region in zip(template.fractions, atlas.regions, strict=True)
+            if region.structure == name
+        )
+        for name in atlas.labels
+    }
+    outside = 255 - template.fractions.sum(0, dtype=torch.int32)
+    likeliest = torch.stack([outside, *map(torch.as_tensor, shares.values())]).argmax(0)
+    table = torch.tensor([0, *(values.get(name, 0) for name in shares)])
+    image = datasets.load_mni152_template(resolution=1)
+    start = [round(value) for value in np.array([x, y, z]) - image.affine[:3, 3]]
+    depth, rows, columns = outside.shape
+    window = tuple(slice(at, at + size) for at, size in zip(start, (columns, rows, depth), strict=True))
+    affine = np.eye(4)
+    affine[:3, 3] = x, y, z
+    picture = np.asarray(image.dataobj, np.float32)[window] * (outside.numpy().T < 128)
+    return Case("icbm152", np.ascontiguousarray(picture), affine, np.ascontiguousarray(table[likeliest].numpy().T))
 
 
 @functools.lru_cache(maxsize=2)

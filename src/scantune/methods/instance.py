@@ -1,0 +1,86 @@
+"""Instance optimisation: the deformation of one scan is made to match the pictures, as registration tools do."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from scantune.errors import InputError
+from scantune.experts.base import inside
+from scantune.methods.base import Method, Options, Terms
+from scantune.methods.moving import Parameters
+from scantune.networks import AdaptableNetwork, CorrectedNetwork
+from scantune.networks.diffeomorphism import gradients, local_correlation
+from scantune.prior import Statistics
+from scantune.volumes import Batch, Volume
+
+
+@dataclass(frozen=True)
+class InstanceOptions(Options):
+    """What can be chosen; `moving` plays no part, for the velocities move and nothing else."""
+
+    learning_rate: float = 0.1
+    """Adam's, in pixels of the velocity field."""
+    smoothness: float = 0.1
+    """Weight of the velocities' roughness beside one minus the local correlation."""
+    window: int = 9
+    """Side in pixels of the windows in which warped atlas and image are correlated; an odd number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.smoothness < 0:
+            raise InputError(f"The option smoothness must be 0 or more, got {self.smoothness}.")
+        if self.window < 3 or self.window % 2 == 0:
+            raise InputError(f"The option window must be an odd number from 3, got {self.window}.")
+
+
+class Instance(Method):
+    """Corrects the velocities of each slice, from what the network says, until the warped atlas looks like the image.
+
+    No network moves and no prior counts: it is what users of registration tools would try first. The pictures are
+    compared by their squared correlation in small windows, which does not mind another contrast or a bias field.
+    """
+
+    name: ClassVar[str] = "instance"
+    Options = InstanceOptions
+    options: InstanceOptions
+    refuses: ClassVar[dict[str, str]] = {
+        "segmentation": "it optimises the deformation of an atlas for image similarity, and a segmentation network "
+        "has neither an atlas nor a deformation"
+    }
+
+    def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:
+        """With a correction for every slice of the scan."""
+        return CorrectedNetwork(network, volume.images)
+
+    def parameters(self, network: AdaptableNetwork) -> Parameters:
+        """The corrections."""
+        return {name: parameter for name, parameter in network.named_parameters() if name == "correction"}
+
+    def measure(self, batch: Batch) -> Statistics:
+        """Numbers of values and their sums, `(2,)`: one minus the correlation, and the velocities' squared gradients.
+
+        The picture is the scan itself: what a normaliser makes of it is for the network to look at.
+        """
+        output = self.network(batch.images)
+        image = batch.images[:, : self.network.channels].mean(1, keepdim=True)
+        unlike = 1 - local_correlation(output["warped"], image, self.options.window)
+        weights = inside(batch.padding, unlike)
+        if weights is None:
+            weights = torch.ones_like(unlike)
+        squares = gradients(output["velocity"]).square().sum((1, 2))
+        return {
+            "unlike": torch.stack([weights.sum(), (unlike * weights).sum()]),
+            "roughness": torch.stack([squares.new_tensor(squares.numel()), squares.sum()]),
+        }
+
+    def terms(self, statistics: Statistics) -> Terms:
+        """Their means, the second by its weight."""
+        unlike, roughness = (_mean(statistics[name]) for name in ("unlike", "roughness"))
+        objective = unlike + self.options.smoothness * roughness
+        return Terms(objective, {"unlike": unlike, "roughness": roughness})
+
+
+def _mean(statistics: Tensor) -> Tensor:
+    return statistics[1] / statistics[0].clamp_min(1)
