@@ -8,6 +8,7 @@ import math
 import re
 import statistics as plain
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ from scantune.figures.densities import LeastGaussian, density_figure, least_gaus
 from scantune.report import report
 from scantune.rows import COLUMNS, Row, write_rows
 from scantune.scoretable import Column, read_scores
+from scantune.statistics import smallest_p
 from scantune.study import TRAINING_SITES, Study, along
 from scantune.tables import TABLES
-from scantune.tables.base import NOTHING
+from scantune.tables.base import NOTHING, p_text
 from scantune.typeset import latex, markdown
 
 METHODS = ("baseline", "strong baseline", "supervised", "entropy", "ae", "foe-cnn", "foe-cnn-pca")
@@ -630,3 +632,14 @@ class TestCommand:
     def test_mistakes_are_told_in_a_sentence(self, words, told, capsys):
         assert main(["report", *words]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_the_page_about_reports_names_every_table_figure_and_smallest_p():
+    page = (Path(__file__).parents[1] / "docs" / "report.md").read_text(encoding="utf-8")
+    for name in (*TABLES, *FIGURES, "densities"):
+        assert re.search(rf"`{name}(-COHORT)?`", page), name
+    told = re.findall(r"^\| (\d+) \| (\S+) \| (yes|no) \| (yes|no) \|$", page, re.MULTILINE)
+    assert len(told) == 6
+    for people, p, level, corrected in told:
+        assert p == p_text(smallest_p(int(people)))
+        assert [level, corrected] == ["yes" if smallest_p(int(people)) < alpha else "no" for alpha in (0.05, 0.01)]

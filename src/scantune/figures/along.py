@@ -1,12 +1,12 @@
 """Dice and energy, and the autoencoders' losses, along the adaptation."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scantune.figures.base import LINES, by_cohort, legend_below, light_grid, style
 from scantune.scoretable import Column
-from scantune.study import Study, along
+from scantune.study import Study, along, is_variant
 from scantune.tables.autoencoders import LOSSES
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def along_the_way(study: Study) -> "dict[str, Figure]":
     """One figure per cohort and tier: Dice above, energy below, a panel per method and a line per site."""
     figures = {}
     for name, columns in by_cohort(study.scores.columns).items():
-        curves = {key: _curves(study, columns, key) for key in (DICE, ENERGY)}
+        methods = [method for method in study.scores.methods if not is_variant(method)]
+        curves = {key: _curves(study, columns, key, methods) for key in (DICE, ENERGY)}
         if any(curves.values()):
             figures[name] = _figure(name, columns, curves)
     return figures
@@ -41,10 +42,10 @@ def autoencoder_losses(study: Study) -> "dict[str, Figure]":
     return {"": _losses_figure(dice, {name: found for name, found in lines.items() if found})}
 
 
-def _curves(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str] | None = None) -> Curves:
+def _curves(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str]) -> Curves:
     """Of the methods that have a quantity at two steps or more somewhere."""
     curves: Curves = {}
-    for method in study.scores.methods if methods is None else methods:
+    for method in methods:
         found = {column: along(study.traces(column, method), name) for column in columns}
         kept = {column: steps for column, steps in found.items() if len(steps) > 1}
         if kept:
@@ -61,7 +62,7 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
     rows = [key for key in (DICE, ENERGY) if curves[key]]
     looks = dict(zip(columns, itertools.cycle(itertools.product(DASHES, LINES))))
     with style():
-        figure = Figure(figsize=(max(3.1 * len(methods), 5.0), 2.6 * len(rows) + 1.0), layout="constrained")
+        figure = Figure(figsize=(max(2.6 * len(methods), 5.0), 2.4 * len(rows) + 1.0), layout="constrained")
         panels = figure.subplots(len(rows), len(methods), sharey="row", squeeze=False)
         for row, key in enumerate(rows):
             for place, method in enumerate(methods):
@@ -69,14 +70,18 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
                 found = curves[key].get(method, {})
                 for column, steps in found.items():
                     dash, colour = looks[column]
-                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker="o", markersize=3)
-                if not found:
-                    panel.text(0.5, 0.5, "not noted", ha="center", va="center", transform=panel.transAxes)
-                _steps_axis(panel, found.values())
-            panels[row, 0].set_ylabel(shown[key])
+                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker=_mark(steps), markersize=3)
+                if found:
+                    _steps_axis(panel, found.values())
+                else:
+                    panel.set_axis_off()
+            first = panels[row, next(place for place, method in enumerate(methods) if method in curves[key])]
+            first.set_ylabel(shown[key])
+            first.tick_params(labelleft=True)
         for place, method in enumerate(methods):
             panels[0, place].set_title(method)
-            panels[-1, place].set_xlabel("step")
+            shown_rows = [row for row, key in enumerate(rows) if method in curves[key]]
+            panels[shown_rows[-1], place].set_xlabel("step")
         figure.suptitle(f"{name}: along the adaptation", fontsize=12)
         there = dict.fromkeys(column for key in rows for found in curves[key].values() for column in found)
         legend_below(
@@ -105,7 +110,9 @@ def _losses_figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
             _steps_axis(panel, dice[method].values())
         panels[0].set_ylabel("relative to step 0")
         names = {DICE: "Dice", **{name: f"loss {name}" for name in lines}}
-        legend_below(figure, [Line2D([], [], color=colours[n], linewidth=2, label=told) for n, told in names.items()])
+        legend_below(
+            figure, [Line2D([], [], color=colours[n], linewidth=2, label=told) for n, told in names.items()], 6
+        )
     return figure
 
 
@@ -114,6 +121,11 @@ def _relative(curves: dict[Column, dict[int, float]]) -> dict[int, float]:
     kept = [steps for steps in curves.values() if steps.get(0)]
     shared = sorted(set.intersection(*map(set, kept))) if kept else []
     return {step: sum(steps[step] / steps[0] for steps in kept) / len(kept) for step in shared}
+
+
+def _mark(steps: Mapping[int, float]) -> str:
+    """Points where there are few."""
+    return "o" if len(steps) <= 30 else ""
 
 
 def _steps_axis(panel: "Axes", curves: Iterable[dict[int, float]]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scantune.densities.kde import KDE
 from scantune.experts.features import LayerChoice
-from scantune.figures.base import INK, legend_below, style
+from scantune.figures.base import legend_below, style
 from scantune.prior import FieldOfExperts
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ACROSS = 5
 """Panels beside each other."""
+
+SLICES = 16
+"""At most so many slices of a scan, evenly spread: each has thousands of pixels."""
 
 KDE_COLOUR, GAUSSIAN_COLOUR = "#0072b2", "#d55e00"
 
@@ -48,7 +51,7 @@ class LeastGaussian:
 def least_gaussian(
     network: nn.Module, volume: Tensor, mask: Tensor | None = None, layers: LayerChoice = None
 ) -> dict[str, LeastGaussian]:
-    """Per layer, the channel with the largest KL between the estimate and the Gaussian (Eq. 15 and 10).
+    """Per layer, the channel with the largest KL between the estimate and the Gaussian (Eq. 16 and 10).
 
     Args:
         network: Any network; a pixel of a channel of its layers is a sample.
@@ -56,9 +59,10 @@ def least_gaussian(
         mask: True where a pixel is padding, `(slices, 1, height, width)`.
         layers: As in `FieldOfExperts.fit`.
     """
-    masks = None if mask is None else [mask]
+    every = slice(None, None, -(-len(volume) // SLICES))
+    masks = None if mask is None else [mask[every]]
     # The prior of one subject standardises each channel by that subject's own mean and deviation.
-    prior = FieldOfExperts.fit(network, [volume], masks=masks, layers=layers, density="kde")
+    prior = FieldOfExperts.fit(network, [volume[every]], masks=masks, layers=layers, density="kde")
     found = {}
     for layer, field in prior.families["cnn"].fields.items():
         density = field.density
@@ -105,8 +109,7 @@ def density_figure(found: Mapping[str, LeastGaussian], title: str) -> "Figure":
             panel.set_visible(False)
         for panel in panels[max(len(found) - across, 0) : len(found)]:
             panel.tick_params(labelbottom=True)
-        figure.supxlabel("deviations from the channel's mean", fontsize=10, color=INK)
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(f"{title}, in deviations from its mean", fontsize=12)
         handles = (("kernel density estimate", KDE_COLOUR, "-"), ("Gaussian", GAUSSIAN_COLOUR, "--"))
         legend_below(figure, [Line2D([], [], color=c, linestyle=dash, label=name) for name, c, dash in handles])
     return figure

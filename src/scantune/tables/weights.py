@@ -16,5 +16,5 @@ def weights(study: Study) -> Table | None:
     if not named:
         return None
     rows = {f"lambda = {weight:g}": name for weight, name in sorted((by_weight | named).items())}
-    told = "A sum of the CNN experts' divergence and lambda times that of the PCA experts is minimised (Eq. 14)."
+    told = "A sum of the CNN experts' divergence and lambda times that of the PCA experts is minimised (Eq. 15)."
     return setting_table(study, "Weight of the PCA experts", "weight", rows, told)
