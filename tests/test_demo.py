@@ -19,7 +19,8 @@ from scantune.errors import InputError
 from scantune.evaluate import COLUMNS
 from scantune.guard import Decision
 from scantune.preprocess import Preprocessing
-from scantune.scans import LabelMap
+from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
+from scantune.scans import LabelMap, write_image, write_labels
 from scantune.simulate import COHORTS, label_maps
 
 SHAPE = {"classes": 4, "channels": 1, "dimensions": 2, "width": 2}
@@ -195,3 +196,19 @@ def test_a_wrong_centre_is_one_line(typed, capsys):
     typed[typed.index("pd-3T")] = "mars-7T"
     assert main(typed) == 2
     assert capsys.readouterr().err.startswith("scantune: error: There is no shifted centre 'mars-7T'")
+
+
+def test_a_registration_model_is_shown_on_the_cohort_for_registration(anatomy, tmp_path):
+    cohort = COHORTS["registration"]
+    atlas = next(cohort.cases(cohort.source, "train", anatomy=anatomy, count=1))
+    write_image(tmp_path / "atlas.nii.gz", atlas.image, atlas)
+    write_labels(tmp_path / "labels.nii.gz", atlas.reference, atlas)
+    task = RegistrationSettings(atlas=str(tmp_path / "atlas.nii.gz"), atlas_labels=str(tmp_path / "labels.nii.gz"))
+    preprocessing = Preprocessing(size=(48, 40), spacing=4.0, content="nonzero", slab=(40.0, 60.0))
+    model = new_registration(task, RegisteringSettings(3, width=2), dict(cohort.labels), preprocessing)
+    volume = preprocessing.apply(atlas).volume
+    model = dataclasses.replace(model, prior=FieldOfExperts.fit(model.network, [volume], task=model.task))
+    _, showing = demo(model, tmp_path / "out", centres=["AS"], steps=1, slices=3, anatomy=anatomy)
+    assert showing.centre == "AS"
+    assert set(showing.before) == {"GM", "WM"}
+    assert showing.figure.is_file()

@@ -15,6 +15,7 @@ import scantune
 from conftest import dice, toy_scan, with_heights
 from scantune import FieldOfExperts, InputError
 from scantune.augment import elastic_displacement
+from scantune.helpers import train_helper
 from scantune.modelfile import Model
 from scantune.networks import AtlasShape, Registering, registering
 from scantune.networks.diffeomorphism import (
@@ -28,9 +29,13 @@ from scantune.networks.diffeomorphism import (
 )
 from scantune.networks.registration import AtlasSlices
 from scantune.preprocess import Preprocessing
-from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
+from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.scans import Case, read_labels, write_image, write_labels
+from scantune.settings import Recipe, TrainSettings
+from scantune.slices import Example
 from scantune.tasks import Registration
+from scantune.train import train, validation_dice
+from scantune.workflow import Plan, train_model
 
 
 def smooth_velocity(rng, amplitude=5.0, smoothness=10.0, size=96):
@@ -196,6 +201,37 @@ class TestNetwork:
         z = float(local_correlation(F.avg_pool2d(output["warped"], 2), output["fixed"]).mean())
         assert float(full) == pytest.approx(float(plain) + 0.5 * rough + 0.25 * (1 - z), rel=1e-4)
         assert z < 1
+
+
+class Listening(torch.nn.Module):
+    """A network's task network, and the heights that it was ever told."""
+
+    def __init__(self, task):
+        super().__init__()
+        self.task, self.heard = task, set()
+
+    def forward(self, z, heights):
+        self.heard |= set(heights.unique().tolist())
+        return self.task(z, heights)
+
+
+class TestTraining:
+    def test_the_one_loop_trains_it_and_heights_are_never_augmented(self, toy_registration):
+        network = deepcopy(toy_registration.network)
+        network.task = Listening(network.task)
+        examples = [Example(with_heights(images), labels) for images, labels in map(toy_scan, (0, 1))]
+        settings = TrainSettings(iterations=8, batch=4, validate_every=4, device="cpu")
+        before = validation_dice(network, examples[:1], 3, task=Registration())
+        heard = train(examples, examples[:1], settings, network=network, task=Registration(smoothness=0.1))
+        assert heard.network.task.heard == {-1.5, -0.5, 0.5, 1.5}
+        assert heard.best_score > before - 0.05
+
+    def test_a_model_goes_on_with_its_own_task_only(self, toy_registration):
+        recipe = Recipe("mine", data={"images": "*.nii.gz", "labels": "*.nii.gz", "structures": {"rim": 1, "core": 2}})
+        with pytest.raises(InputError, match="is for registration, but the recipe mine is for segmentation"):
+            train_model(Plan.read(recipe), start=toy_registration.model)
+        with pytest.raises(InputError, match="dae does not apply to registration"):
+            train_helper(toy_registration.model, "dae", [], [])
 
 
 class TestMethods:
@@ -382,3 +418,12 @@ class TestSlab:
             RegistrationSettings(smoothness=-1.0)
         with pytest.raises(InputError, match="at least 2 classes"):
             RegisteringSettings(1)
+
+    def test_the_table_of_a_task_is_read_and_unknown_ones_are_refused(self):
+        assert read_task({}, "[task]") is None
+        assert read_task({"name": "segmentation"}, "[task]") is None
+        assert read_task({"name": "registration", "smoothness": 1}, "[task]") == RegistrationSettings(smoothness=1)
+        with pytest.raises(InputError, match="Unknown task 'tracking'. Available: segmentation, registration"):
+            read_task({"name": "tracking"}, "[task]")
+        with pytest.raises(InputError, match="Unknown setting 'smoothness'"):
+            read_task({"smoothness": 1.0}, "[task]")

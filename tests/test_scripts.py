@@ -189,3 +189,35 @@ def test_the_recipes_of_real_scans_put_the_same_people_aside(recipe, scan, refer
     aside = dict.fromkeys(validation, "validation") | dict.fromkeys(test, "test")
     assert splits == dict.fromkeys(range(20), "train") | aside
     assert plan.preprocessing.size == (128, 128)
+
+
+def test_the_table_of_registration_results_tests_changes_of_people_and_tells_harm(tmp_path, capsys):
+    from scipy.stats import permutation_test
+
+    results = script("registration_results")
+    changes = [0.01, 0.03, -0.02, 0.05, 0.04, 0.02]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, results.COLUMNS)
+        rows.writeheader()
+        for person, change in enumerate(changes):
+            for method in ("none", "strong", "foe-cnn-pca, guard"):
+                gain = change if "guard" in method else 0
+                for structure, score in (("GM", 0.5), ("WM", 0.7)):
+                    row = {"cohort": "registration", "site": "AS", "subject": person, "method": method, "seed": 0}
+                    told = {"decision": "rolled back" if gain < 0 else "kept", "folding": 0.001, "seconds": 2}
+                    rows.writerow({**row, "structure": structure, "dice": score + gain, **(told if gain else {})})
+    results.table(Namespace(files=[tmp_path / "rows.csv"]))
+    printed = capsys.readouterr().out
+    p = permutation_test((changes,), np.mean, permutation_type="samples").pvalue
+    assert "| strong | 0.600 |" in printed
+    assert f"| foe-cnn-pca, guard | +0.022 (-0.020, +0.050), p {p:.3f} |" in printed
+    assert "| foe-cnn-pca, guard | 6 | 5 | 1 | 0 | 0.001 | - | 2 |" in printed
+
+
+def test_registration_results_take_every_fourth_slice_about_the_middle():
+    results = script("registration_results")
+    image = np.arange(2 * 2 * 12, dtype=np.float32).reshape(2, 2, 12)
+    affine = np.diag([1.0, 1.0, 2.0, 1.0])
+    case = results.thinned(Case("a", image, affine, image.astype(int)), first=1, count=9)
+    assert np.array_equal(case.image, image[:, :, [3, 7]])
+    assert np.allclose(case.affine @ [0, 0, 1, 1], affine @ [0, 0, 7, 1])

@@ -198,7 +198,7 @@ class Demo:
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
     """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
     model: Annotated[str, arg(metavar="MODEL")] = "brain"
-    """A model file of brain tissues, or the name of a model that comes with scantune."""
+    """A model file of brain tissues, or the name of a model that comes with scantune: brain, brain-register."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
     """The simulated centres to adapt to, such as pd-3T."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None

@@ -22,7 +22,8 @@ from scantune.scans import Case, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
 METHOD, PRESET = "foe-cnn-pca", "fast"
-COHORT = "contrasts"
+COHORT: dict[str, tuple[str, int | None]] = {"segmentation": ("contrasts", 8), "registration": ("registration", None)}
+"""The cohort that a model is shown on, by its task, and how many slices of each scan; None for all."""
 SCORES = "demo.csv"
 COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
 """Of the scores; they are the first columns of every score file."""
@@ -63,7 +64,7 @@ def demo(
     *,
     centres: Sequence[str] = (),
     steps: int | None = None,
-    slices: int = 8,
+    slices: int | None = None,
     anatomy: Anatomy | None = None,
     device: str = "auto",
     observer: Observer | None = None,
@@ -77,7 +78,7 @@ def demo(
         out: The output folder, made where needed.
         centres: Names of shifted centres; by default all of them.
         steps: Number of steps per scan; by default the preset's.
-        slices: Slices per scan.
+        slices: Slices per scan; by default those of `COHORT`.
         anatomy: What the scans are simulated from; by default the cohort's own.
         device: `auto`, `cpu`, `cuda`, ...
         observer: Is told about the progress.
@@ -88,15 +89,18 @@ def demo(
     Raises:
         InputError: There is no such centre, model or device, or the folder takes no files.
     """
-    cohort, out, watch = COHORTS[COHORT], Path(out), observer or Observer()
-    chosen = _choose(cohort, centres)
+    out, watch = Path(out), observer or Observer()
     require_writable(out)
     find_device(device)
-    model = _fitting(load(model) if isinstance(model, str | Path) else model, cohort)
+    model = load(model) if isinstance(model, str | Path) else model
+    name, usual = COHORT[model.task.name]
+    cohort = COHORTS[name]
+    chosen = _choose(cohort, centres)
+    model = _fitting(model, cohort)
     people = anatomy or cohort.anatomy()
 
     def scan(centre: str) -> Case:
-        return next(cohort.cases(centre, "test", anatomy=people, count=1, slices=slices))
+        return next(cohort.cases(centre, "test", anatomy=people, count=1, slices=slices or usual))
 
     reference = adapt(model, scan(cohort.source), method="source", device=device)
     showings = [_showing(cohort.source, reference, cohort.labels)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from scantune.modelfile import Model
 from scantune.networks import AtlasShape, Registering, registering
 from scantune.preprocess import Preprocessing
 from scantune.scans import Case, read_labels, read_scan
+from scantune.settings import settings_from_table
 from scantune.simulate.anatomies.icbm152 import icbm152_case
-from scantune.tasks import Registration
+from scantune.tasks import Registration, Segmentation, find_task
 
 ATLASES: dict[str, Callable[[Mapping[str, int]], Case]] = {"icbm152": icbm152_case}
 """Atlases that need no file, by name."""
@@ -71,6 +73,21 @@ class RegisteringSettings:
                 "The network needs at least 2 classes, a width and a shrink of at least 1, and squarings of 0 or more, "
                 f"got {self.classes}, {self.width}, {self.shrink} and {self.squarings}."
             )
+
+
+@dataclass(frozen=True)
+class _SegmentationSettings:
+    """The table [task] of a recipe for segmentation: there is nothing to choose."""
+
+    name: str = Segmentation.name
+
+
+def read_task(table: Mapping[str, Any], where: str) -> RegistrationSettings | None:
+    """The table [task] of a recipe; None where it is left out, or says segmentation."""
+    if find_task(str(table.get("name", Segmentation.name))) is Segmentation:
+        settings_from_table(_SegmentationSettings, table, where)
+        return None
+    return settings_from_table(RegistrationSettings, table, where)
 
 
 def new_registration(

@@ -17,11 +17,11 @@ from scantune.learning import Progress
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared, Preprocessing
-from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
+from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.settings import PriorSettings, Recipe, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
-from scantune.tasks import Segmentation, find_task
+from scantune.tasks import Segmentation
 from scantune.train import train
 
 Precision = Literal["float32", "float16"]
@@ -60,7 +60,7 @@ class Plan:
         """Reads a recipe's tables; entries of `data` replace those of its table [data]."""
         source = read_source({**recipe.data, **(data or {})}, f"[data] of the recipe {recipe.name}")
         needed = 1 + max(source.names().values())
-        task = _task(recipe)
+        task = read_task(recipe.task, f"[task] of the recipe {recipe.name}")
         kind: type[NetworkSettings | RegisteringSettings] = NetworkSettings if task is None else RegisteringSettings
         network = settings_from_table(
             kind, {"classes": needed, **recipe.network}, f"[network] of the recipe {recipe.name}"
@@ -144,21 +144,6 @@ def train_model(
         },
     )
     return model.rounded(PRECISIONS[precision])
-
-
-def _task(recipe: Recipe) -> RegistrationSettings | None:
-    """The table [task]; None where it is left out, or says segmentation."""
-    if find_task(str(recipe.task.get("name", Segmentation.name))) is Segmentation:
-        settings_from_table(_Segmentation, recipe.task, f"[task] of the recipe {recipe.name}")
-        return None
-    return settings_from_table(RegistrationSettings, recipe.task, f"[task] of the recipe {recipe.name}")
-
-
-@dataclass(frozen=True)
-class _Segmentation:
-    """The table [task] of a recipe for segmentation: there is nothing to choose."""
-
-    name: str = Segmentation.name
 
 
 def _new(plan: Plan) -> Model:
