@@ -166,6 +166,10 @@ class TestWords:
             assert before == dice(view.before, view.reference, LABELS[name])
             assert f"<td>{before:.3f}</td><td>{after:.3f}</td>" in page
 
+    def test_how_a_deformation_folds_is_told(self):
+        page = case_page(case_view(entry=entry(quality={"folding": 0.001}, source_quality={"folding": 0.02})))
+        assert '<th scope="row">folding before and after</th><td>0.0200, 0.00100</td>' in page
+
     def test_without_a_reference_or_steps_less_is_shown(self):
         page = case_page(case_view(reference=None, trace=[]))
         assert "Dice" not in page

@@ -158,6 +158,7 @@ def _by_layer(energies: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def _details(view: CaseView) -> str:
     entry = view.entry
+    was = entry.get("source_quality") or {}
     facts = {
         "preset": entry.get("preset"),
         "steps": entry.get("steps"),
@@ -165,6 +166,10 @@ def _details(view: CaseView) -> str:
         "seed": entry.get("seed"),
         "device": entry.get("device"),
         "peak memory": None if entry.get("peak_memory_mb") is None else f"{entry['peak_memory_mb']:.0f} MB",
+        **{
+            f"{name} before and after": f"{number(was.get(name))}, {number(value)}"
+            for name, value in (entry.get("quality") or {}).items()
+        },
         **{f"option {name}": value for name, value in (entry.get("options") or {}).items()},
         **{f"version of {name}": value for name, value in (entry.get("versions") or {}).items()},
     }

@@ -1,0 +1,119 @@
+"""The documentation: it is built without a warning, needs no network, and what it prints is run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+import scantune
+from conftest import toy_scan
+from scantune.cli import main
+from test_readme import blocks, desk, require_model, targets  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+START = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+NETWORK = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
+
+
+def hooks():
+    spec = spec_from_file_location("docs_site", ROOT / "scripts" / "docs_site.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built strictly: a link or an anchor that leads nowhere is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    done = subprocess.run(
+        build, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_built_and_stands_in_the_navigation(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{page.stem}.html").exists()
+        assert f'href="{page.stem}.html" class="md-nav__link' in start, page
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for page in site.glob("*.html"):
+        loaded = re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="?(https?:)?//', page.read_text("utf-8"))
+        assert not loaded, page
+
+
+def test_the_page_of_results_holds_every_table_and_links_its_rows(site):
+    page = (site / "results.html").read_text(encoding="utf-8")
+    for file in (ROOT / "results").glob("*.md"):
+        assert f'id="{file.stem}"' in page
+        figures = re.findall(r"[+-]?\d+\.\d+", file.read_text(encoding="utf-8"))
+        assert figures
+        assert not [figure for figure in figures if figure not in page]
+        if file.with_suffix(".csv").exists():
+            assert (site / "results" / f"{file.stem}.csv").exists()
+
+
+def test_the_reference_tells_of_every_name_that_scripts_rely_on(site):
+    page = (site / "api.html").read_text(encoding="utf-8")
+    for name in ("adapt", "FieldOfExperts", "load", "AdaptableNetwork", "Result", "Case", "InputError", "Model"):
+        assert re.search(rf'id="scantune\.[\w.]*\b{name}"', page), name
+
+
+def test_links_become_those_of_the_site():
+    site = hooks()
+    turned = site.relinked("[a](../results/brain.csv) [b](../README.md#x) [c](methods.md#cost)", "docs", "brain.md")
+    assert turned == "[a](results/brain.csv) [b](index.md#x) [c](methods.md#cost)"
+    turned = site.relinked("[a](../docs/brain.md) [b](brain.csv) [c](https://x.y) [d](#z)", "results", "results.md")
+    assert turned == "[a](brain.md) [b](results/brain.csv) [c](https://x.y) [d](#z)"
+    assert site.relinked("see [here](../src/scantune)", "docs", "a.md") == "see here"
+    assert site.relinked("[a](../results/brain.md)", "docs", "a.md") == "[a](results.md#brain)"
+
+
+@pytest.mark.parametrize("block", blocks("console", START))
+def test_commands_of_the_quick_start_run(block, desk):  # noqa: F811
+    require_model(block)
+    (recipe,) = blocks("toml", START)
+    assert recipe.values[0].strip() in (desk / "my_recipe.toml").read_text()
+    for line in block.splitlines():
+        program, *words = shlex.split(line)
+        if program == "make":
+            assert set(words) <= targets()
+        elif program == "scantune":
+            assert main(words) == 0, line
+    if "--model brain" in block:
+        assert (desk / "out" / "my_T1_page.html").exists()
+        assert (desk / "out" / "index.html").exists()
+
+
+@pytest.mark.parametrize("block", blocks("python", START))
+def test_python_of_the_quick_start_runs(block, desk):  # noqa: F811
+    require_model(block)
+    exec(compile(block, "index.md", "exec"), {})
+    assert (desk / "out" / "my_T1_page.html").exists()
+
+
+def test_python_of_the_networks_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    scans = [toy_scan(seed)[0] for seed in range(4)]
+    names = {
+        "my_network": scantune.AdaptableNetwork.default(classes=3, width=2).task.eval(),
+        "volumes": scans[:2],
+        "held_out": scans[2:],
+        "volume": toy_scan(9)[0],
+    }
+    for block in blocks("python", NETWORK):
+        exec(compile(block.values[0], "network.md", "exec"), names)
+    assert names["labels"].shape == (4, 48, 48)
+    assert capsys.readouterr().out.split()[0] in ("kept", "rolled", "skipped")
