@@ -8,6 +8,7 @@ from conftest import TOY_PATCHES, toy_scan
 from scantune import InputError
 from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
 from scantune.experts.base import inside
+from scantune.experts.loadings import chosen_loadings, grid_of_loadings
 from scantune.experts.pca import active
 from scantune.networks import fold_batch_norm
 from scantune.tasks import Segmentation
@@ -168,3 +169,29 @@ def test_experts_survive_their_record(name, fitted, toy):
     one, other = list(experts.outputs(recording, None)), list(again.outputs(recording, None))
     assert [group for group, _, _ in one] == [group for group, _, _ in other]
     assert all(torch.equal(a, b) for (_, a, _), (_, b, _) in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("dimensions", "spatial"), [(2, (24, 21)), (3, (12, 9, 10))])
+@pytest.mark.parametrize("last", [False, True])
+def test_loadings_are_those_of_a_grouped_convolution(dimensions, spatial, last, rng):
+    convolve = {2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}[dimensions]
+    features = torch.randn(2, 3, *spatial, generator=rng, dtype=torch.double)
+    if last:
+        features = features.contiguous(memory_format={2: torch.channels_last, 3: torch.channels_last_3d}[dimensions])
+    for stride in (4, 3, 2):
+        components = torch.randn(3, 5, *[8 if stride != 3 else 6] * dimensions, generator=rng, dtype=torch.double)
+        expected = convolve(features, components.flatten(0, 1).unsqueeze(1), stride=stride, groups=3)
+        if stride > 2:
+            torch.testing.assert_close(grid_of_loadings(features, components, stride), expected)
+        chosen = torch.rand(2, *expected.shape[2:], generator=rng) < 0.4
+        found = chosen_loadings(features, components, stride, chosen)[0]
+        torch.testing.assert_close(found, expected.movedim(1, 0)[:, chosen])
+
+
+def test_in_place_activations_are_in_place_again_after_a_recording(rng):
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(inplace=True)).eval()
+    with Recorder(network, ["0"]) as record:
+        recording = record(torch.randn(1, 1, 8, 8, generator=rng))
+        assert recording.features["0"].min() < 0 == recording.output.min()
+        assert not record._protected
+    assert network[1].inplace

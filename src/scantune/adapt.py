@@ -17,7 +17,7 @@ from scantune.errors import InputError
 from scantune.guard import Decision
 from scantune.methods import Equipment, Method, find_method
 from scantune.modelfile import Model
-from scantune.networks import AdaptableNetwork, Helper
+from scantune.networks import AdaptableNetwork, Helper, lay_out
 from scantune.optimise import Course, OnStep, Schedule
 from scantune.preprocess import Prepared
 from scantune.prior import FieldOfExperts
@@ -111,6 +111,7 @@ def adapt(
     decision = decide(done, before, after, watched) if guard else Decision("kept", "the guard was switched off.")
     if decision.action != "kept":
         adapted, after = source, before
+    lay_out(adapted, "channels first")
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),
@@ -181,9 +182,22 @@ def _source(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         source = AdaptableNetwork.around(deepcopy(plain)).to(device).eval()
+    lay_out(source, "channels last")
+    if not _runs(source, volume.images[:1]):
+        lay_out(source, "channels first")
     if isinstance(network, Model):
         return source, network.task
     return source, Segmentation.detect(source, volume.images[:1])
+
+
+@torch.no_grad()
+def _runs(network: nn.Module, images: Tensor) -> bool:
+    """Whether a network takes features as they lie in memory; a `view` of them may not."""
+    try:
+        network(images)
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Verb(ModuleType):

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian
+from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standard
 from scantune.experts import EXPERTS, Experts, Recording
 from scantune.networks import Affine
 
@@ -50,9 +50,7 @@ class Field:
 
     def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Additive statistics `(statistics, experts)` of outputs `(slices, experts, *spatial)`."""
-        shape = (1, -1, *[1] * (values.ndim - 2))
-        standard = (values - self.center.view(shape)) / self.scale.view(shape)
-        return self.density.measure(standard, weights)
+        return self.density.measure(values, weights, Standard(self.center, self.scale))
 
     def compare(self, statistics: Tensor) -> Tensor:
         """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar."""

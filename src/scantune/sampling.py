@@ -2,22 +2,24 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from scantune.methods import Method, Terms
-from scantune.volumes import Volume
+from scantune.prior import Statistics
+from scantune.volumes import Batch, Volume
 
 BATCHES = {"cpu": 2, "cuda": 16}
 """Slices at a time by device: few, so that features stay in a CPU's cache; many, so that a GPU is busy."""
 
-KEPT = {"cpu": 12 * 256 * 256, "cuda": 48 * 256 * 256}
-"""Pixels whose features are kept by device: some 2.5 GB on a CPU, beyond which memory costs more time than a second
-pass saves, and 7 GB on a GPU."""
+KEPT = {"cpu": 2_600_000_000, "cuda": 6_000_000_000}
+"""Bytes that may be kept for the gradient by device: some 24 slices of 256 x 256 of the default network on a CPU, and
+more than 48 on a GPU."""
 
 
 class Sampling(ABC):
@@ -43,14 +45,14 @@ class Sampling(ABC):
 class WholeVolume(Sampling):
     """Exact: statistics of all slices, as the training densities pool all slices of a subject.
 
-    Slices go through the network a few at a time: as many as stay in a CPU's cache, or keep a GPU busy. Of a volume of
-    up to `kept` pixels everything that the gradient needs is kept, and one pass is enough. Of larger ones nothing is: a
-    first pass sums the statistics, and the objective's gradient with respect to these sums is handed back batch by
-    batch in a second pass, at the memory of one batch.
+    Slices go through the network a few at a time: as many as stay in a CPU's cache, or keep a GPU busy. Of a volume for
+    which this takes up to `kept` bytes, everything that the gradient needs is kept, and one pass is enough. Of larger
+    ones nothing is: a first pass sums the statistics, and the objective's gradient with respect to these sums is handed
+    back batch by batch in a second pass, at the memory of one batch.
 
     Args:
         batch: Slices at a time; None chooses by the device.
-        kept: The most pixels whose features are kept; None chooses by the device.
+        kept: The most bytes that are kept; None chooses by the device.
     """
 
     batch: int | None = None
@@ -59,12 +61,17 @@ class WholeVolume(Sampling):
 
     def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The gradient of the whole volume's objective."""
-        if volume.images[:, 0].numel() <= self._kept(volume):
-            terms = method.terms(self._total(method, volume))
+        batches = volume.batches(self._size(volume))
+        first = next(batches)
+        with _Weighing() as weighing:
+            start = method.measure(first)
+        if weighing.bytes * len(volume.images) <= self._kept(volume) * len(first.images):
+            terms = method.terms(_sum(method, batches, start))
             _hand_back(terms.objective)
             return terms
         with torch.no_grad():
-            total = {key: value.requires_grad_() for key, value in self._total(method, volume).items()}
+            start = {key: value.detach() for key, value in start.items()}
+            total = {key: value.requires_grad_() for key, value in _sum(method, batches, start).items()}
         terms = method.terms(total)
         _hand_back(terms.objective)
         for batch in volume.batches(self._size(volume)):
@@ -78,7 +85,7 @@ class WholeVolume(Sampling):
     @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The whole volume's objective."""
-        return method.terms(self._total(method, volume))
+        return method.terms(_sum(method, volume.batches(self._size(volume)), {}))
 
     def of_batch(self, batch: int) -> Self:
         """The same with so many slices at a time."""
@@ -90,12 +97,37 @@ class WholeVolume(Sampling):
     def _kept(self, volume: Volume) -> int:
         return KEPT.get(volume.images.device.type, 0) if self.kept is None else self.kept
 
-    def _total(self, method: Method, volume: Volume) -> dict[str, Tensor]:
-        total: dict[str, Tensor] = {}
-        for batch in volume.batches(self._size(volume)):
-            for key, value in method.measure(batch).items():
-                total[key] = total.get(key, 0) + value.double()
-        return total
+
+def _sum(method: Method, batches: Iterable[Batch], start: Statistics) -> Statistics:
+    """The statistics of batches on top of others, in double precision."""
+    total = {key: value.double() for key, value in start.items()}
+    for batch in batches:
+        for key, value in method.measure(batch).items():
+            total[key] = total.get(key, 0) + value.double()
+    return total
+
+
+class _Weighing(saved_tensors_hooks):
+    """Adds up the bytes that are kept for a gradient while it is entered."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        super().__init__(self._pack, lambda kept: kept)
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """So far; what is kept twice counts once."""
+        return sum(self._seen.values())
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            storage = tensor.untyped_storage()
+            self._seen[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
 
 
 @dataclass(frozen=True)

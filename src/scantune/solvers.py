@@ -54,4 +54,12 @@ class LBFGS(Solver):
         solver = torch.optim.LBFGS(
             moving, max_iter=steps, max_eval=steps + 1, history_size=self.history, line_search_fn="strong_wolfe"
         )
-        solver.step(evaluate)  # type: ignore[no-untyped-call]
+        solver.step(lambda: _flat(moving, evaluate()))  # type: ignore[no-untyped-call]
+
+
+def _flat(moving: list[nn.Parameter], objective: Tensor) -> Tensor:
+    """The objective, after the gradients were laid out as PyTorch's L-BFGS can read them."""
+    for parameter in moving:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.contiguous()
+    return objective

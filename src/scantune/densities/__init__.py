@@ -1,6 +1,6 @@
 """Densities: the 1D distributions of the experts' outputs, and how far apart they are."""
 
-from scantune.densities.base import Density
+from scantune.densities.base import Density, Standard
 from scantune.densities.divergences import DIVERGENCES, Divergence
 from scantune.densities.gaussian import Gaussian, SummarisedGaussian
 from scantune.densities.histogram import Histogram
@@ -21,5 +21,6 @@ __all__ = [
     "Divergence",
     "Gaussian",
     "Histogram",
+    "Standard",
     "SummarisedGaussian",
 ]

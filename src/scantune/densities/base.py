@@ -2,9 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What standardises the experts' outputs.
+
+    Args:
+        center: Training mean `(experts,)`.
+        scale: Training deviation `(experts,)`.
+    """
+
+    center: Tensor
+    scale: Tensor
 
 
 class Density(ABC):
@@ -32,12 +46,13 @@ class Density(ABC):
         """
 
     @abstractmethod
-    def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
+    def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """Additive statistics of a batch.
 
         Args:
-            values: Standardised expert outputs `(slices, experts, *spatial)`.
+            values: Expert outputs `(slices, experts, *spatial)`.
             weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
+            standard: How they are standardised, which each density does on the way; None where they are already.
 
         Returns:
             `(statistics, experts)`; the first row is the number of pixels that count.

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scantune.densities.base import Standard
+
 CHUNK = 2**21
 """Values that are binned at a time; what is held beside the values themselves is bounded by it."""
 
@@ -34,43 +36,56 @@ class Grid:
         """`(points,)`, in double precision."""
         return torch.linspace(self.low, self.high, self.size, dtype=torch.double)
 
-    def place(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The point left of each value, and the share of the way to the next; the ends hold what is beyond them."""
-        position = ((values - self.low) / self.step).clamp_(0, self.size - 1)
+    def place(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The point left of each position, and the share of the way to the next; the ends hold what is beyond them.
+
+        Args:
+            positions: In steps from the first point; used up.
+        """
+        positions.clamp_(0, self.size - 1)
         # A NaN has no point, but its share stays NaN, so that whoever sums the shares gets to know.
-        left = position.nan_to_num(0).floor_().clamp_(max=self.size - 2)
-        return left.long(), position.sub_(left)
+        left = positions.nan_to_num(0).floor_().clamp_(max=self.size - 2)
+        return left.long(), positions.sub_(left)
 
 
-def counts(values: Tensor, weights: Tensor | None, grid: Grid) -> Tensor:
+def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standard | None = None) -> Tensor:
     """What falls to each point, a value's weight being shared by its two neighbours.
 
     Args:
         values: `(slices, experts, *spatial)`.
         weights: `(slices, 1, *spatial)`; None for ones.
         grid: The points.
+        standard: How the values are standardised; None where they are already.
 
     Returns:
         `(experts, points)`; no tensor of pixels times points is made on the way.
     """
-    flat = None if weights is None else weights.flatten(2)
-    return _Counts.apply(values.flatten(2), flat, grid)  # type: ignore[no-any-return, no-untyped-call]
+    if standard is None:
+        rise, start = values.new_full((1,), 1 / grid.step), values.new_full((1,), -grid.low / grid.step)
+    else:
+        scale, center = standard.scale.to(values), standard.center.to(values)
+        rise = 1 / (scale * grid.step)
+        start = -center * rise - grid.low / grid.step
+    # Experts last, as they lie in memory where channels do.
+    flat = values.movedim(1, -1).flatten(1, -2)
+    counted = None if weights is None else weights.to(values).flatten(1).unsqueeze(2)
+    return _Counts.apply(flat, counted, grid, rise, start)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Counts(torch.autograd.Function):
     """Keeps the values alone for the backward pass, not where they fell: that is 3 times less memory."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor | None, grid: Grid) -> Tensor:
-        ctx.save_for_backward(values, weights)
+    def forward(ctx: Any, values: Tensor, weights: Tensor | None, grid: Grid, rise: Tensor, start: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weights, rise, start)
         ctx.grid = grid
-        slices, experts, _ = values.shape
+        slices, _, experts = values.shape
         # Each slice fills bins of its own: sums stay small, and fewer additions meet at an address.
         total = values.new_zeros(slices * experts * grid.size)
-        first = (torch.arange(slices * experts, device=values.device) * grid.size).view(slices, experts, 1)
+        first = (torch.arange(slices * experts, device=values.device) * grid.size).view(slices, 1, experts)
         for part in _chunks(values):
-            left, share = grid.place(values[..., part])
-            counted = torch.ones_like(share) if weights is None else weights[..., part].expand_as(share)
+            left, share = grid.place(torch.addcmul(start, values[:, part], rise))
+            counted = torch.ones_like(share) if weights is None else weights[:, part].expand_as(share)
             right = share.mul_(counted)
             index = left.add_(first).flatten()
             total.scatter_add_(0, index, (counted - right).flatten())
@@ -78,24 +93,25 @@ class _Counts(torch.autograd.Function):
         return total.view(slices, experts, grid.size).sum(0)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        values, weights = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        values, weights, rise, start = ctx.saved_tensors
         grid: Grid = ctx.grid
-        rise = gradients[0].diff(dim=1) / grid.step
-        rise = rise.expand(len(values), *rise.shape)
+        # (experts, points - 1), and where each expert's begins
+        slopes = gradients[0].diff(dim=1) * rise.unsqueeze(1)
+        first = torch.arange(values.shape[2], device=values.device) * (grid.size - 1)
         result = torch.empty_like(values)
         for part in _chunks(values):
-            chunk = values[..., part]
-            slope = rise.gather(2, grid.place(chunk)[0])
-            slope *= (chunk > grid.low) & (chunk < grid.high)
+            positions = torch.addcmul(start, values[:, part], rise)
+            between = (positions > 0) & (positions < grid.size - 1)
+            slope = slopes.flatten().take(grid.place(positions)[0].add_(first)).mul_(between)
             if weights is not None:
-                slope *= weights[..., part]
-            result[..., part] = slope
-        return result, None, None
+                slope *= weights[:, part]
+            result[:, part] = slope
+        return result, None, None, None, None
 
 
 def _chunks(values: Tensor) -> Iterator[slice]:
-    """Parts of the last axis."""
-    size = max(CHUNK // max(values.shape[0] * values.shape[1], 1), 1)
-    for start in range(0, values.shape[2], size):
+    """Parts of the pixels."""
+    size = max(CHUNK // max(values.shape[0] * values.shape[2], 1), 1)
+    for start in range(0, values.shape[1], size):
         yield slice(start, start + size)

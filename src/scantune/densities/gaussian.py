@@ -10,7 +10,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.base import Density
+from scantune.densities.base import Density, Standard
+from scantune.densities.moments import moments
 from scantune.errors import InputError
 
 FLOOR = 1e-6
@@ -28,15 +29,12 @@ class Normal(Density):
         """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
 
     @staticmethod
-    def measure(values: Tensor, weights: Tensor | None) -> Tensor:
+    def measure(values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """Number, sum and sum of squares, `(3, experts)`."""
-        over = (0, *range(2, values.ndim))
-        if weights is None:
-            number = torch.full_like(values[0].flatten(1)[:, 0], values.numel() / values.shape[1])
-            return torch.stack([number, values.sum(over), values.square().sum(over)])
-        number = weights.sum().expand(values.shape[1])
-        counted = values * weights
-        return torch.stack([number, counted.sum(over), (counted * values).sum(over)])
+        if standard is None:
+            return moments(values, weights)
+        scale = standard.scale.to(values)
+        return moments(values, weights, standard.center) / torch.stack([torch.ones_like(scale), scale, scale.square()])
 
     @staticmethod
     def estimate(statistics: Tensor) -> "Gaussian":

@@ -9,7 +9,7 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.base import Density
+from scantune.densities.base import Density, Standard
 from scantune.densities.binning import Grid, counts
 from scantune.errors import InputError
 
@@ -33,9 +33,9 @@ class Gridded(Density):
     def smooth(self, shares: Tensor) -> Tensor:
         """What becomes of the shares of the values `(experts, points)`; their sum stays."""
 
-    def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
+    def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
-        fallen = counts(values, weights, self.grid).T
+        fallen = counts(values, weights, self.grid, standard).T
         pixels = values.numel() / values.shape[1]
         number = fallen.new_full((), pixels) if weights is None else weights.sum()
         return torch.cat([number.expand(1, fallen.shape[1]).to(fallen), fallen])

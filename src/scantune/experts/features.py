@@ -28,25 +28,33 @@ class Recording:
 class Recorder:
     """Runs a network and keeps the outputs of chosen layers of its task network.
 
-    Use as a context manager: the hooks are gone afterwards. A layer that is called more than once in a forward pass
-    gives one feature per call, the later ones named `layer@2`, `layer@3`, ...
+    Use as a context manager: the hooks are gone afterwards. In between, activations that would overwrite a layer's
+    output in place do not, which costs less than to copy it first. A layer that is called more than once in a forward
+    pass gives one feature per call, the later ones named `layer@2`, `layer@3`, ...
     """
 
     def __init__(self, network: nn.Module, layers: Iterable[str]) -> None:
         self.network = network
         self.modules = _modules(network, {name.split("@")[0] for name in layers})
         self._handles: list[RemovableHandle] = []
+        self._in_place: list[nn.Module] = []
         self._features: dict[str, Tensor] = {}
         self._versions: dict[str, int] = {}
         self._protected: set[str] = set()
 
     def __enter__(self) -> Self:
         self._handles = [module.register_forward_hook(self._hook(name)) for name, module in self.modules.items()]
+        self._in_place = [module for module in self.network.modules() if getattr(module, "inplace", False) is True]
+        for module in self._in_place:
+            module.inplace = False  # type: ignore[assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+        for module in self._in_place:
+            module.inplace = True  # type: ignore[assignment]
+        self._in_place = []
         self._features = {}
 
     def __call__(self, images: Tensor) -> Recording:
@@ -54,7 +62,8 @@ class Recorder:
         recording = self._run(images)
         changed = {name for name, kept in recording.features.items() if kept._version != self._versions[name]}
         if changed:
-            # In-place operations (ReLU, mostly) overwrote what was recorded: hand the network a copy from now on.
+            # Operations in place, other than modules that say so, overwrote what was recorded: the network gets a copy
+            # from now on.
             self._protected |= changed
             recording = self._run(images)
         return recording

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
+from scantune.experts.loadings import chosen_loadings, grid_of_loadings
 from scantune.networks import Affine
 from scantune.tasks import Task, task_from_record, task_record
 
@@ -35,7 +36,7 @@ class PatchSettings:
 
 @dataclass(frozen=True)
 class PCAExperts(Experts):
-    """Projections of active patches, per channel, as a strided grouped convolution: no patch is ever cut out.
+    """Projections of active patches, per channel: a strided grouped convolution, computed by matrix products.
 
     Args:
         layer: The last layer, whose features feed the classifier.
@@ -57,16 +58,22 @@ class PCAExperts(Experts):
         return [self.layer]
 
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
-        """Loadings `(slices, channels * components, *positions)`, counted where the patch is active."""
+        """Loadings `(slices, channels * components, *positions)`, counted where the patch is active.
+
+        At strides other than half the patch's side, of active patches alone: `(1, channels * components, patches)`.
+        """
         features = precise(recording.features[self.layer])
         if not has_patches(features, self.settings):
             return
-        channels, kept, *patch = self.components.shape
-        filters = self.components.reshape(channels * kept, 1, *patch)
+        weights: Tensor | None = active(recording, features, self.task, self.settings, padding)
+        assert weights is not None
+        if self.settings.size == 2 * self.settings.stride:
+            loadings = grid_of_loadings(features, self.components, self.settings.stride)
+        else:
+            loadings = chosen_loadings(features, self.components, self.settings.stride, weights[:, 0] > 0)
+            weights = None
         bias = -(self.components * self.mean.unsqueeze(1)).flatten(2).sum(2).flatten()
-        convolve = F.conv2d if len(patch) == 2 else F.conv3d
-        loadings = convolve(features, filters, bias, stride=self.settings.stride, groups=channels)
-        yield self.layer, loadings, active(recording, features, self.task, self.settings, padding)
+        yield self.layer, loadings + bias.view(1, -1, *[1] * (loadings.ndim - 2)), weights
 
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
         """Undoes the layer's affine map in the filters, so that the loadings stay what they were."""

@@ -8,6 +8,7 @@ from scantune.networks.autoencoder import Autoencoder, Autoencoders
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
 from scantune.networks.helper import Helper
+from scantune.networks.layout import Layout, lay_out
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.registration import AtlasShape, CorrectedNetwork, Registering, registering
 from scantune.networks.unet import UNet
@@ -33,11 +34,13 @@ __all__ = [
     "FeatureAdaptor",
     "Helper",
     "ImageAdaptor",
+    "Layout",
     "Normalizer",
     "Registering",
     "UNet",
     "equip",
     "fold_batch_norm",
+    "lay_out",
     "registering",
     "with_adaptors",
 ]

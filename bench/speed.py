@@ -1,0 +1,254 @@
+"""How fast adaptation is, in one table: steps, time to the objective, memory, training, whole scans, and how they grow.
+
+    python bench/speed.py [--quick] [--device cpu] [--paper-steps 1000] [--out results/speed.md]
+
+Everything is compared with the plain rendering of the same objective (tests/plain.py) in the same run. The network is
+the bundled `brain`, the scan a simulated one of its cohort, stretched to the size that is asked for. Seeds are fixed.
+Times are wall times, the best of a few; --clock processor gives processor time, which other work on the machine
+disturbs less. --quick is for a look: smaller scans, fewer repetitions, 20 steps of the paper.
+"""
+
+import argparse
+import datetime
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import scantune
+from plain import Plain
+from scantune import AdaptableNetwork, FieldOfExperts
+from scantune.experts import PatchSettings
+from scantune.methods import Equipment
+from scantune.methods.foe import FoECNNPCA
+from scantune.networks import lay_out
+from scantune.optimise import Schedule, objective_at, optimise
+from scantune.sampling import WholeVolume
+from scantune.settings import TrainSettings
+from scantune.simulate import COHORTS
+from scantune.slices import Example
+from scantune.solvers import LBFGS
+from scantune.tasks import Segmentation
+from scantune.train import train
+from scantune.volumes import Volume
+
+Row = tuple[str, str]
+
+
+class Bench:
+    """One device, one clock, one model; every measurement is a method that yields rows of the table."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.quick, self.paper_steps = arguments.quick, arguments.paper_steps
+        self.device = torch.device(arguments.device)
+        self.tick = time.process_time if arguments.clock == "processor" else time.perf_counter
+        self.repeats = 2 if arguments.quick else 5
+        self.slices, self.size = arguments.slices, arguments.size
+        self.model = scantune.load("brain")
+        assert self.model.prior is not None
+        self.network = self.model.network.to(self.device).eval()
+        self.prior = self.model.prior.to(self.device)
+        self.cohort = COHORTS["contrasts"]
+
+    def now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return self.tick()
+
+    def best(self, work: Callable[[], object]) -> float:
+        """Seconds of one call, the best of some after one that warms up."""
+        times = []
+        for _ in range(self.repeats + 1):
+            start = self.now()
+            work()
+            times.append(self.now() - start)
+        return min(times[1:])
+
+    def scan(self, centre: str, slices: int, size: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """A simulated scan `(slices, 1, size, size)` and its labels `(slices, size, size)`."""
+        case = next(self.cohort.cases(centre, "test", start=start, count=start + 1, slices=min(slices, 16)))
+        prepared = self.model.preprocessing.apply(case)
+        assert prepared.reference is not None
+        images = F.interpolate(prepared.volume, size=(size, size), mode="bilinear")
+        labels = F.interpolate(prepared.reference[:, None].float(), size=(size, size)).long()[:, 0]
+        again = torch.arange(slices) % len(images)
+        return images[again].to(self.device), labels[again].to(self.device)
+
+    def step(
+        self, network: AdaptableNetwork, prior: FieldOfExperts, images: Tensor, kept: int | None = None
+    ) -> Callable[[], object]:
+        """What one step of `fast` computes."""
+        method = FoECNNPCA(Equipment(Segmentation(), prior))
+        working = deepcopy(network).requires_grad_(False)
+        lay_out(working, "channels last")
+        moving = list(method.parameters(working).values())
+        method.prepare(working)
+        for parameter in moving:
+            parameter.requires_grad_(True)
+
+        def work() -> object:
+            for parameter in moving:
+                parameter.grad = None
+            return WholeVolume(kept=kept).gradient(method, Volume(images), torch.Generator())
+
+        return work
+
+    def steps(self) -> Iterator[Row]:
+        """A step against the plain rendering, by density."""
+        images, _ = self.scan("spgr-1.5T", self.slices, self.size)
+        generator = torch.Generator().manual_seed(0)
+        plain = Plain(self.network, self.prior)
+        slow = self.best(lambda: plain.epoch(images, generator))
+        fast = self.best(self.step(self.network, self.prior, images))
+        bounded = self.best(self.step(self.network, self.prior, images, kept=0))
+        what = f"{self.slices} x {self.size} x {self.size}"
+        yield f"step, plain rendering, {what}", f"{1e3 * slow:.0f} ms"
+        yield f"step, {what}", f"{1e3 * fast:.0f} ms, {slow / fast:.1f} x faster"
+        yield f"step at the memory of one batch, {what}", f"{1e3 * bounded:.0f} ms, {slow / bounded:.1f} x faster"
+        subjects = [self.scan("source-3T-mprage", 8, self.size, start)[0] for start in (0, 1)]
+        for density in ("gaussian", "kde", "histogram"):
+            start = self.now()
+            prior = FieldOfExperts.fit(self.network, subjects, density=density).to(self.device)
+            each = (self.now() - start) / len(subjects) / 8
+            yield f"prior fit, {density}, a slice of {self.size} x {self.size}", f"{1e3 * each:.0f} ms"
+            if density != "gaussian":
+                other = self.best(self.step(self.network, prior, images))
+                yield f"step, {density}, {what}", f"{1e3 * other:.0f} ms, {other / fast:.1f} of the Gaussian step"
+
+    def objective(self) -> Iterator[Row]:
+        """Seconds to the objective that the paper's steps reach, stopping off."""
+        size = 128 if self.quick else self.size
+        images, _ = self.scan("spgr-1.5T", self.slices, size)
+        volume = Volume(images)
+
+        def method() -> FoECNNPCA:
+            return FoECNNPCA(Equipment(Segmentation(), self.prior))
+
+        start = self.now()
+        paper = scantune.adapt(
+            self.model, images, preset="paper", steps=self.paper_steps, guard=False, device=str(self.device)
+        )
+        spent = self.now() - start
+        target = objective_at(deepcopy(paper.network).requires_grad_(False), method(), volume, WholeVolume(), 0)
+        plain = Plain(self.network, self.prior)
+        generator = torch.Generator().manual_seed(0)
+        slow = self.best(lambda: plain.epoch(images, generator)) * self.paper_steps
+        marks = [self.now()]
+        working = deepcopy(self.network).requires_grad_(False)
+        lay_out(working, "channels last")
+        schedule = Schedule(WholeVolume(), LBFGS(), steps=20 if self.quick else 100)
+        course = optimise(working, method(), volume, schedule, 0, lambda *_: marks.append(self.now()))
+        reached = [n for n, row in enumerate(course.trace) if row["objective"] <= target]
+        what = f"{self.paper_steps} paper steps, {self.slices} x {size} x {size}"
+        yield f"objective after {what}", f"{target:.4f}, from {course.start:.4f}"
+        yield f"{what}, plain rendering", f"{slow:.0f} s"
+        yield f"{what}", f"{spent:.0f} s"
+        if not reached:
+            yield "the same objective by `fast`", f"not within {schedule.steps} gradients: {course.end:.4f}"
+            return
+        took = marks[min(reached[0] + 1, len(marks) - 1)] - marks[0]
+        faster = f"{slow / took:.0f} x faster than the plain rendering, {spent / took:.0f} x than the paper's steps"
+        yield "the same objective by `fast`", f"{took:.1f} s, {reached[0] + 1} gradients: {faster}"
+
+    def memory(self) -> Iterator[Row]:
+        """Peak memory of the process, in one of its own."""
+        for slices in (16,) if self.quick else (16, 48, 160):
+            words = [sys.executable, __file__, "--only", "peak", "--slices", str(slices), "--size", str(self.size)]
+            done = subprocess.run([*words, "--device", str(self.device)], capture_output=True, text=True, check=True)
+            yield f"peak memory of a step, {slices} x {self.size} x {self.size}", done.stdout.strip()
+
+    def peak(self) -> Iterator[Row]:
+        """Of this process."""
+        images, _ = self.scan("spgr-1.5T", self.slices, self.size)
+        self.step(self.network, self.prior, images)()
+        if self.device.type == "cuda":
+            yield "", f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+        else:
+            yield "", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+
+    def scans(self) -> Iterator[Row]:
+        """A whole adaptation by the default preset, prediction included."""
+        images, _ = self.scan("spgr-1.5T", self.slices, self.size)
+        start = self.now()
+        result = scantune.adapt(self.model, images, device=str(self.device))
+        took = self.now() - start
+        what = f"{self.slices} x {self.size} x {self.size}"
+        yield (
+            f"a scan, default preset, {what}",
+            f"{took:.1f} s, {result.facts['steps']} steps: {3600 / took:.0f} an hour",
+        )
+
+    def training(self) -> Iterator[Row]:
+        """Iterations a second, batch 16, all augmentations."""
+        images, labels = self.scan("source-3T-mprage", 16, self.size)
+        examples = [Example(images.cpu(), labels.cpu())]
+        iterations = 2 if self.device.type == "cpu" else 200
+        for precision in ("float32", "bfloat16"):
+            settings = TrainSettings(iterations=iterations, device=str(self.device), precision=precision)
+            start = self.now()
+            train(examples, examples, settings)
+            took = (self.now() - start) / iterations
+            yield f"training, batch 16 x {self.size} x {self.size}, {precision}", f"{1 / took:.2f} iterations/s"
+
+    def growth(self) -> Iterator[Row]:
+        """A step by slices, image size and width of the network."""
+        for slices in (8, 16) if self.quick else (8, 16, 48, 160):
+            images, _ = self.scan("spgr-1.5T", slices, 128)
+            took = self.best(self.step(self.network, self.prior, images))
+            yield f"step, {slices} x 128 x 128", f"{1e3 * took:.0f} ms"
+        for size in (128, 192) if self.quick else (128, 256, 512):
+            images, _ = self.scan("spgr-1.5T", 8, size)
+            took = self.best(self.step(self.network, self.prior, images))
+            yield f"step, 8 x {size} x {size}", f"{1e3 * took:.0f} ms"
+        images, _ = self.scan("spgr-1.5T", 8, 128)
+        for width in (8, 16) if self.quick else (8, 16, 32, 64):
+            torch.manual_seed(0)
+            network = AdaptableNetwork.default(classes=4, width=width).to(self.device).eval()
+            patches = PatchSettings(threshold=0.0)
+            prior = FieldOfExperts.fit(network, [images], patches=patches).to(self.device)
+            took = self.best(self.step(network, prior, images))
+            yield f"step, 8 x 128 x 128, width {width}, untrained", f"{1e3 * took:.0f} ms"
+
+
+PARTS = ("steps", "objective", "memory", "scans", "training", "growth")
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name = models[0].split(":")[1].strip() if models else platform.processor()
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
+    parser.add_argument("--slices", type=int, default=16)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--paper-steps", type=int)
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "peak"], default=PARTS)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    chosen.paper_steps = chosen.paper_steps or (20 if chosen.quick else 1000)
+    bench = Bench(chosen)
+    head = [f"{datetime.date.today()}, {device_name(bench.device)}, torch {torch.__version__}, {chosen.clock} time", ""]
+    lines = [f"By `python bench/speed.py {' '.join(sys.argv[1:])}`:", *head, "| what | |", "|---|---|"]
+    for part in chosen.only:
+        for what, figure in getattr(bench, part)():
+            lines.append(f"| {what} | {figure} |")
+            print(f"{what}: {figure}" if what else figure, flush=True)
+    if chosen.out:
+        chosen.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")

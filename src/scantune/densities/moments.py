@@ -1,0 +1,52 @@
+"""Number, sum and sum of squares of many experts' values, without a copy that lives on."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def moments(values: Tensor, weights: Tensor | None, center: Tensor | None = None) -> Tensor:
+    """Sums about a center; far from it, squares would cancel.
+
+    Args:
+        values: `(slices, experts, *spatial)`.
+        weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
+        center: What is subtracted of each expert's values `(experts,)`; None for zeros.
+
+    Returns:
+        `(3, experts)`: number, sum of values, sum of squares. Differentiable once, in the values.
+    """
+    if center is None:
+        center = values.new_zeros(values.shape[1])
+    return _Moments.apply(values, weights, center.to(values))  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Moments(torch.autograd.Function):
+    """Keeps the values alone for the backward pass, which is one multiplication and one addition a pixel."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weights, center)
+        over = (0, *range(2, values.ndim))
+        away = values - _spread(center, values)
+        if weights is None:
+            number = away.new_full((values.shape[1],), values.numel() / values.shape[1])
+        else:
+            number = weights.sum().to(values).expand(values.shape[1])
+            away *= weights
+        total = away.sum(over)
+        return torch.stack([number, total, away.square_().sum(over)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        values, weights, center = ctx.saved_tensors
+        _, total, squares = gradients[0].to(values)
+        offset = _spread(total - 2 * squares * center, values)
+        result = torch.addcmul(offset, values, _spread(2 * squares, values))
+        return result if weights is None else result.mul_(weights), None, None
+
+
+def _spread(each: Tensor, like: Tensor) -> Tensor:
+    """Numbers of experts `(experts,)`, as `(1, experts, 1, ...)`."""
+    return each.view(1, -1, *[1] * (like.ndim - 2))

@@ -1,0 +1,83 @@
+"""Loadings of a feature's patches on components, by matrix products and without cutting out more than is needed."""
+
+import torch
+from torch import Tensor
+
+
+def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tensor:
+    """Loadings of all patches whose side is twice the stride: each is made of 2, 4 or 8 blocks of the stride's side.
+
+    Every block is multiplied once with each part of the components that it may be; the loadings of a patch are the sum
+    of what its blocks gave. A convolution would do the same, many times slower for filters of this size.
+
+    Args:
+        features: `(slices, channels, *spatial)`.
+        components: `(channels, components, *patch)`.
+        stride: Half the patch's side.
+
+    Returns:
+        `(slices, channels * components, *positions)`.
+    """
+    kept, *patch = components.shape[1:]
+    dimensions = len(patch)
+    counts = [length // stride for length in features.shape[2:]]
+    for axis, count in enumerate(counts):
+        features = features.narrow(2 + axis, 0, count * stride)
+    # (channels, slices * blocks, pixels of a block)
+    blocks = _blocks(features, stride, dimensions).flatten(1 + dimensions + 1)
+    blocks = blocks.movedim(1, 0).flatten(1, 1 + dimensions)
+    # (channels, pixels of a block, parts * components)
+    parts = _blocks(components, stride, dimensions).flatten(2 + dimensions).flatten(2, 1 + dimensions)
+    parts = parts.permute(0, 3, 2, 1).flatten(2)
+    products = torch.bmm(blocks, parts).view(len(components), len(features), *counts, 2**dimensions, kept)
+    total: Tensor | None = None
+    for part in range(2**dimensions):
+        share = products.select(-2, part)
+        for axis, count in enumerate(counts):
+            late = part >> (dimensions - 1 - axis) & 1
+            share = share.narrow(2 + axis, late, count - 1)
+        total = share if total is None else total + share
+    assert total is not None
+    # (channels, slices, *positions, components) -> (slices, channels * components, *positions)
+    return total.movedim(-1, 1).flatten(0, 1).movedim(1, 0)
+
+
+def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: Tensor) -> Tensor:
+    """Loadings of some patches, which alone are cut out; for strides at which patches overlap many times.
+
+    Args:
+        features: `(slices, channels, *spatial)`.
+        components: `(channels, components, *patch)`.
+        stride: Step between patches.
+        chosen: Whether a patch is wanted `(slices, *positions)`.
+
+    Returns:
+        `(1, channels * components, patches)`.
+    """
+    patch, size = components.shape[2:], features.shape[2:]
+    steps = [1] * len(size)
+    for axis in range(len(size) - 1, 0, -1):
+        steps[axis - 1] = steps[axis] * size[axis]
+    slices, *positions = chosen.nonzero(as_tuple=True)
+    corner = slices * (steps[0] * size[0])
+    inside = torch.zeros((), dtype=torch.long, device=features.device)
+    for step, position, side in zip(steps, positions, patch, strict=True):
+        corner = corner + position * (stride * step)
+        inside = inside.unsqueeze(-1) + torch.arange(side, device=features.device) * step
+    pixels = features.movedim(1, -1).flatten(0, -2)  # (slices * pixels, channels)
+    index = (corner.unsqueeze(1) + inside.flatten()).flatten()
+    # (patches, pixels of a patch, channels)
+    patches = pixels.index_select(0, index).view(len(corner), inside.numel(), features.shape[1])
+    loadings = torch.bmm(components.flatten(2), patches.permute(2, 1, 0))  # (channels, components, patches)
+    return loadings.flatten(0, 1).unsqueeze(0)
+
+
+def _blocks(values: Tensor, side: int, dimensions: int) -> Tensor:
+    """Spatial axes, cut into blocks: `(..., *spatial)` becomes `(..., *counts, *block)`."""
+    first = values.ndim - dimensions
+    for axis in range(dimensions):
+        at = first + 2 * axis
+        values = values.reshape(*values.shape[:at], values.shape[at] // side, side, *values.shape[at + 1 :])
+    for axis in range(dimensions):
+        values = values.movedim(first + 2 * axis, first + axis)
+    return values

@@ -1,0 +1,83 @@
+"""The fast path computes what the plain rendering computes, on every way that it takes."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+import scantune
+from conftest import toy_scan
+from plain import Plain
+from scantune import FieldOfExperts
+from scantune.experts import Recorder
+from scantune.methods import Equipment
+from scantune.methods.foe import FoECNNPCA
+from scantune.networks import lay_out
+from scantune.sampling import WholeVolume
+from scantune.tasks import Segmentation
+from scantune.volumes import Volume
+
+
+def fast(toy, prior, volume, sampling):
+    """Objective and gradients of the fast path."""
+    method = FoECNNPCA(Equipment(Segmentation(), prior))
+    network = deepcopy(toy.network).requires_grad_(False)
+    moving = list(method.parameters(network).values())
+    method.prepare(network)
+    for parameter in moving:
+        parameter.requires_grad_(True)
+    terms = sampling.gradient(method, volume, torch.Generator())
+    method.finish()
+    return float(terms.objective.detach()), [parameter.grad for parameter in moving], terms
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("sampling", [WholeVolume(), WholeVolume(batch=3), WholeVolume(batch=3, kept=0)])
+def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padded, toy):
+    images, _ = toy_scan(50)
+    images = 1 - images**2
+    padding = None
+    if padded:
+        padding = torch.zeros_like(images, dtype=torch.bool)
+        padding[..., :11] = True
+    objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
+    found, its, terms = fast(toy, toy.prior, Volume(images, padding), sampling)
+    assert terms.valid
+    assert found == pytest.approx(objective, rel=1e-4)
+    scale = max(float(one.abs().max()) for one in gradients)
+    for one, other in zip(gradients, its, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+def test_features_lie_in_memory_as_the_weights_do(layout, toy):
+    network = deepcopy(toy.network)
+    lay_out(network, layout)
+    with torch.no_grad(), Recorder(network, toy.prior.layers()) as record:
+        recording = record(toy_scan(51)[0])
+    strides = {feature.stride(1) == 1 for feature in recording.features.values()}
+    assert strides == {layout == "channels last"}
+    with torch.no_grad():
+        torch.testing.assert_close(recording.output, toy.network(toy_scan(51)[0]), rtol=1e-4, atol=1e-4)
+
+
+class Viewing(nn.Module):
+    """Looks at its features in a way that only one layout allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(1, 4, 3, padding=1)
+        self.two = nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, x):
+        h = self.one(x)
+        return self.two(h.view(len(h), 2, -1).mean(1).view(len(h), 2, *h.shape[2:]).repeat(1, 2, 1, 1))
+
+
+def test_a_network_that_cannot_have_channels_last_is_adapted_all_the_same():
+    torch.manual_seed(0)
+    network = Viewing().eval()
+    prior = FieldOfExperts.fit(network, [toy_scan(seed, slices=2)[0] for seed in (1, 2)])
+    result = scantune.adapt(network, 1 - toy_scan(52, slices=2)[0], prior, steps=2, device="cpu")
+    assert result.trace[-1]["objective"] < result.trace[0]["objective"]
