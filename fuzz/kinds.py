@@ -8,6 +8,7 @@ KINDS = {
     "nifti": "fuzz.nifti:Nifti",
     "nrrd-mhd": "fuzz.itk:Itk",
     "dicom": "fuzz.dicom:Dicom",
+    "model": "fuzz.model:ModelFile",
 }
 """Imported where they are used: the process that only waits needs none of them."""
 

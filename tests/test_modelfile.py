@@ -193,3 +193,84 @@ def test_nothing_half_written_is_left(model, tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         model.save(tmp_path / "taken" / "m.safetensors")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def saved(model, tmp_path, **changes):
+    """A file without a checksum, as older versions wrote it, whose tensors or record differ."""
+    model.save(tmp_path / "m.safetensors")
+    tensors = load_file(tmp_path / "m.safetensors")
+    record = json.loads(json.dumps(model.record))
+    for name, change in changes.get("tensors", {}).items():
+        tensors[name] = change(tensors[name])
+    for path, value in changes.get("record", {}).items():
+        *outer, last = path.split("/")
+        place = record
+        for key in outer:
+            place = place[key]
+        place[last] = value
+    write(tmp_path / "m.safetensors", record, tensors)
+    return tmp_path / "m.safetensors"
+
+
+def test_a_file_of_an_older_version_without_a_checksum_is_loaded(model, tmp_path):
+    assert scantune.load(saved(model, tmp_path)).fingerprint == model.fingerprint
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.999])
+def test_a_flipped_bit_is_noticed(model, tmp_path, share):
+    model.save(tmp_path / "m.safetensors")
+    data = bytearray((tmp_path / "m.safetensors").read_bytes())
+    data[int(share * len(data))] ^= 1
+    (tmp_path / "m.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match="damaged: its contents do not match the checksum"):
+        scantune.load(tmp_path / "m.safetensors")
+
+
+WEIGHT, MEAN = "network.task.classify.weight", "prior.cnn/down.0.first.conv/density.mean"
+SCALE, COMPONENTS = "prior.cnn/down.0.first.conv/scale", "prior.pca/experts/components"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        (WEIGHT, lambda t: t * float("nan"), "finite numbers, but network.task.classify.weight"),
+        (MEAN, lambda t: t + float("inf"), "finite numbers"),
+        (WEIGHT, lambda t: t[:1], "classify.weight has shape"),
+        (MEAN, lambda t: t[:, :2], "prior is damaged|not a whole"),
+        (SCALE, lambda t: 0 * t, "prior is damaged"),
+        (SCALE, lambda t: t.to(torch.int64), "prior is damaged"),
+        (COMPONENTS, lambda t: t[:, :1], "prior is damaged"),
+    ],
+)
+def test_tensors_that_cannot_be_are_told(model, tmp_path, name, change, told):
+    with pytest.raises(InputError, match=told):
+        scantune.load(saved(model, tmp_path, tensors={name: lambda t: change(t).contiguous()}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("architecture", [], "architecture in the record"),
+        ("architecture/width", 10**4, "do not fit the recorded architecture"),
+        ("architecture/width", "wide", "not a whole scantune model file"),
+        ("labels", {"rim": "one"}, "labels in the record"),
+        ("labels", {"rim": 1, "core": 1}, "value of its own"),
+        ("helpers", "none", "helpers in the record"),
+        ("preprocessing/percentiles", [1], "percentiles"),
+        ("preprocessing/size", [10**9, 10**9], "size"),
+        ("preprocessing/size", [2.5, 2], "size"),
+        ("prior/subjects", "many", "subjects"),
+        ("prior/notes", [1], "notes"),
+        ("prior/families/pca/experts/patches/stride", 0, "stride"),
+        ("format", float("inf"), "no scantune record"),
+    ],
+)
+def test_records_that_cannot_be_are_told(model, tmp_path, path, value, told):
+    with pytest.raises(InputError, match=told):
+        scantune.load(saved(model, tmp_path, record={path: value}))
+
+
+def test_weights_that_blow_up_are_told_before_the_adaptation(model, tmp_path):
+    loaded = scantune.load(saved(model, tmp_path, tensors={WEIGHT: lambda t: t * 0 + 3e38}))
+    with pytest.raises(InputError, match="not finite before any adaptation"):
+        scantune.adapt(loaded, toy_scan(1)[0], method="source")

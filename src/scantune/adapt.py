@@ -21,7 +21,7 @@ from scantune.networks import AdaptableNetwork, Helper, lay_out
 from scantune.optimise import Course, OnStep, Schedule
 from scantune.preprocess import Prepared
 from scantune.prior import FieldOfExperts
-from scantune.results import Result
+from scantune.results import Result, Survey
 from scantune.sampling import RandomSlices, WholeVolume
 from scantune.scans import Case, read_scan
 from scantune.solvers import LBFGS, Adam
@@ -103,6 +103,7 @@ def adapt(
     runner = kind(Equipment(task, prior, helpers or {}), options)
     schedule = _schedule(runner, preset, steps, batch)
     before = survey(source, volume, task, prior)
+    _require_sense(before, prior)
     watched = watch(before, prior) if guard and preset == "fast" else None
     done = run(runner, source, volume, before, schedule, watched, seed, on_step)
     adapted, after = source, before
@@ -123,6 +124,21 @@ def adapt(
     }
     labels = network.labels if isinstance(network, Model) else {}
     return Result(adapted, before, after, done.course.trace, decision, patient.case, patient.prepared, labels, facts)
+
+
+def _require_sense(before: Survey, prior: FieldOfExperts | None) -> None:
+    """Check that the source network has an answer to the scan, of the structures that the calibration knows."""
+    if not torch.isfinite(before.probabilities).all():
+        raise InputError(
+            "The network's output for this scan is not finite before any adaptation: its weights are damaged, or the "
+            "scan is not as it expects. Check the scan's preprocessing, or copy or train the model again."
+        )
+    known = None if prior is None else prior.calibration
+    if known is not None and len(known.shares) != before.structures:
+        raise InputError(
+            f"The prior's calibration knows {len(known.shares)} structures, the network tells {before.structures} "
+            "apart; fit the prior anew on this network."
+        )
 
 
 def _facts(course: Course, started: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from scantune.errors import InputError
 from scantune.tasks import Segmentation, Task, main_output
 
 QUANTILE = 0.9
@@ -185,7 +186,14 @@ class Calibration:
             {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
             for name in ("held-out/", "training/")
         ]
-        return cls(levels, tensors["shares"], tensors["spread"], coverage, *known)
+        shares, spread = tensors["shares"], tensors["spread"]
+        numbers = [levels.middle, levels.typical, *shares.tolist(), *spread.tolist()]
+        if shares.ndim != 1 or shares.shape != spread.shape or not all(map(math.isfinite, numbers)) or min(spread) <= 0:
+            raise InputError(
+                "The calibration is damaged: it must have a finite level, and a share and a deviation above 0 for each "
+                "structure. Fit the prior anew, or copy the file again."
+            )
+        return cls(levels, shares, spread, coverage, *known)
 
 
 def totals(energies: Energies, family: str) -> list[float]:

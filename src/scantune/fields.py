@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standard
+from scantune.errors import InputError
 from scantune.experts import EXPERTS, Experts, Recording
 from scantune.networks import Affine
 
@@ -102,7 +103,26 @@ class Field:
         """The inverse of `record` and `tensors`."""
         settings = {key: value for key, value in record.items() if key != "density"}
         density = STORED[record["density"]].from_tensors(below(tensors, "density."), settings)
-        return cls(tensors["center"], tensors["scale"], tensors["kept"].bool(), density)
+        restored = cls(tensors["center"], tensors["scale"], tensors["kept"].bool(), density)
+        restored._require_sound()
+        return restored
+
+    def _require_sound(self) -> None:
+        """Check what was stored, by comparing an empty scan with it.
+
+        Raises:
+            InputError: Numbers are missing, or are none of a density.
+        """
+        experts = len(self.center)
+        alike = self.center.shape == self.scale.shape == self.kept.shape == (experts,)
+        if alike and self.center.is_floating_point() and bool((self.scale > 0).all()) and bool(self.kept.any()):
+            empty = self.measure(torch.zeros(1, experts, 2, 2), None)
+            if bool(torch.isfinite(self.compare(empty))) and bool(torch.isfinite(self.floor())):
+                return
+        raise InputError(
+            "The prior is damaged: center, scale, kept and density of a layer must have a number for each expert, with "
+            "deviations and densities above 0. Fit the prior anew, or copy the file again."
+        )
 
 
 @dataclass(frozen=True)

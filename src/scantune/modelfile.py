@@ -16,14 +16,12 @@ from torch import Tensor, nn
 
 from scantune.calibration import Calibration
 from scantune.errors import InputError
+from scantune.modelrecord import FORMAT, read_record, require_finite, require_shapes
 from scantune.networks import ARCHITECTURES, HELPERS, Helper
 from scantune.preprocess import Preprocessing
 from scantune.prior import FieldOfExperts
 from scantune.tasks import Segmentation, Task, task_from_record, task_record
 from scantune.tensorfile import read_tensors, write_tensors
-
-FORMAT = 1
-"""Version of the file's layout; a reader refuses newer ones."""
 
 BUNDLED = {"brain": "brain.safetensors"}
 """Models inside the package, by name."""
@@ -160,32 +158,29 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
             f"({', '.join(BUNDLED)})."
         )
     tensors, metadata = read_tensors(path)
-    record = _record(path, metadata)
+    record = read_record(path, metadata)
+    require_finite(path, tensors)
     try:
         return _restore(record, tensors, network, path.stem)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise InputError(
-            f"{path} is not a whole scantune model file ({error}); make or copy it again, or give network= where its "
-            "architecture is your own."
+            f"{path} is not a whole scantune model file ({_brief(error)}); make or copy it again, or give network= "
+            "where its architecture is your own."
         ) from error
 
 
-def _record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        record = json.loads(metadata["scantune"])
-        version = int(record["format"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} holds tensors but no scantune record; expected a model file written by scantune."
-        ) from error
-    if version > FORMAT:
-        raise InputError(f"{path} has format {version}, this scantune reads up to {FORMAT}; install a newer scantune.")
-    return dict(record)
+def _brief(error: Exception) -> str:
+    """What an error of a record that is not as it should be says, without the rest of its pages."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None, name: str) -> Model:
-    empty = _empty(record["architecture"], network)
     weights = {k.removeprefix("network."): t for k, t in tensors.items() if k.startswith("network.")}
+    with torch.device("meta"):  # so that a damaged width takes no memory
+        require_shapes(_empty(record["architecture"], network), weights)
+    empty = _empty(record["architecture"], network)
     empty.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
     stored = {k.removeprefix("prior."): t for k, t in tensors.items() if k.startswith("prior.")}
     prior = None if record["prior"] is None else FieldOfExperts.restore(record["prior"], stored)

@@ -16,9 +16,13 @@ from torch import Tensor
 from scantune.errors import InputError, ScanError
 from scantune.grids import PLANES, Orientation, Plane, Slab, SliceGrid
 from scantune.scans import Case
+from scantune.settings import settings_from_table
 
 N4_SHRINK = 4
 """The bias field is estimated on a grid this many times coarser, along axes that are long enough."""
+
+MOST = 8192
+"""Pixels along an axis of a slice; scans have a few hundred, damaged headers any number."""
 
 _CHUNK = 16  # slices that are resampled at once, so that 500 need no more memory than 16
 
@@ -122,7 +126,11 @@ class Preprocessing:
         low, high = self.percentiles
         for good, name, expected in (
             (self.plane in PLANES, "plane", f"one of {', '.join(PLANES)}"),
-            (len(self.size) == 2 and min(self.size) > 0, "size", "two positive numbers of pixels"),
+            (
+                len(self.size) == 2 and 0 < min(self.size) <= max(self.size) <= MOST,
+                "size",
+                f"two of 1 to {MOST} pixels",
+            ),
             (
                 self.spacing is None or 0 < self.spacing < math.inf,
                 "spacing",
@@ -158,13 +166,7 @@ class Preprocessing:
                 f"The recorded preprocessing has the unknown entries {', '.join(unknown)}; known are "
                 f"{', '.join(sorted(known))}. Use the version of scantune that wrote it, or a newer one."
             )
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-        }
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise InputError(f"The recorded preprocessing {dict(record)} has an entry of a wrong type.") from error
+        return settings_from_table(cls, record, "the recorded preprocessing")
 
     def apply(self, case: Case) -> Prepared:
         """Make a scan ready.
@@ -229,6 +231,11 @@ class Preprocessing:
             if content is not None:
                 seen = np.flatnonzero(orientation.to_slices(content).any(axis=(0, 2 - axis)))
                 centre = (seen[0] + seen[-1] + 1) / (2 * native[axis])
+            if length > MOST:
+                raise ScanError(
+                    f"{case.name} must become a slice of at most {MOST} rows and columns, but would have {length}: "
+                    f"there are {native[axis]}, of {pixel[axis]:g} mm each. Check its voxel sizes, and the model's."
+                )
             resampled.append(length)
             offset.append(math.floor(centre * length - self.size[axis] / 2))
         return SliceGrid((native[0], native[1]), (resampled[0], resampled[1]), (offset[0], offset[1]), self.size)

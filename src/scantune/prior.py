@@ -202,13 +202,21 @@ class FieldOfExperts:
     def require_fit(self, network: nn.Module) -> None:
         """Raises an error that says so if the prior was not fitted on this network's architecture."""
         modules = Recorder(network, self.layers()).modules
-        for layer, field in self.families["cnn"].fields.items():
-            channels = getattr(modules.get(layer.split("@")[0]), "out_channels", field.center.numel())
-            if channels != field.center.numel():
+        for layer, experts in self._channels():
+            channels = getattr(modules.get(layer.split("@")[0]), "out_channels", experts)
+            if channels != experts:
                 raise InputError(
                     f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
-                    f"{field.center.numel()} experts; use the prior that was fitted on this network, or fit it anew."
+                    f"{experts} experts; use the prior that was fitted on this network, or fit it anew."
                 )
+
+    def _channels(self) -> Iterator[tuple[str, int]]:
+        """Layers, and how many channels the experts expect there."""
+        for layer, field in self.families["cnn"].fields.items():
+            yield layer, field.center.numel()
+        if "pca" in self.families:
+            patches = self.families["pca"].experts
+            yield from ((layer, len(patches.tensors()["mean"])) for layer in patches.layers())
 
     def summarised(self) -> Self:
         """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""

@@ -203,6 +203,8 @@ def _recipe_text(source: str | Path) -> str:
 
 def fits(value: object, hint: Any) -> bool:
     """Whether a value, as TOML or JSON gives it, is of a setting's type."""
+    if hint is object:
+        return True
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (dict, Mapping):
@@ -237,5 +239,12 @@ def _described(hint: Any) -> str:
         return f"a list [{', '.join(map(_described, kinds))}]"
     if get_args(hint):
         return " or ".join(_described(option) for option in get_args(hint))
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "absent"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        object: "anything",
+        bool: "true or false",
+        str: "text",
+        NoneType: "absent",
+    }
     return words.get(hint, str(hint))

@@ -1,5 +1,6 @@
 """Linear binning: how much of each expert's values falls to each point of a grid, differentiably."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,10 @@ import torch
 from torch import Tensor
 
 from scantune.densities.base import Standard
+from scantune.errors import InputError
+
+MOST = 100_000
+"""Points of a grid; the densities' own have a hundred or so."""
 
 CHUNK = 2**21
 """Values that are binned at a time; what is held beside the values themselves is bounded by it."""
@@ -26,6 +31,13 @@ class Grid:
     low: float = -5.0
     high: float = 5.0
     step: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (-math.inf < self.low < self.high < math.inf and 0 < self.step < math.inf and 2 <= self.size <= MOST):
+            raise InputError(
+                f"The grid of a density must rise from a lower to a higher end in 2 to {MOST} points, not from "
+                f"{self.low} to {self.high} by {self.step}."
+            )
 
     @property
     def size(self) -> int:

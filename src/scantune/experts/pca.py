@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scantune.errors import InputError
 from scantune.experts.base import Experts, Outputs, inside, precise
 from scantune.experts.features import Recording
 from scantune.experts.loadings import chosen_loadings, grid_of_loadings
 from scantune.networks import Affine
+from scantune.settings import settings_from_table
 from scantune.tasks import Task, task_from_record, task_record
 
 
@@ -27,6 +29,10 @@ class PatchSettings:
     """Principal components G kept per channel."""
     threshold: float = 0.8
     """A patch is active where the foreground probability of its central pixel is above this tau."""
+
+    def __post_init__(self) -> None:
+        if min(self.size, self.stride, self.components) < 1:
+            raise InputError(f"Size, stride and components of patches must be 1 or more, got {self}.")
 
     @classmethod
     def for_dimensions(cls, dimensions: int) -> Self:
@@ -96,8 +102,15 @@ class PCAExperts(Experts):
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """From a model file."""
         task = task_from_record(record["task"])
-        settings = PatchSettings(**record["patches"])
-        return cls(record["layer"], settings, task, tensors["components"], tensors["mean"])
+        settings = settings_from_table(PatchSettings, record["patches"], "the recorded patches")
+        components, mean = tensors["components"], tensors["mean"]
+        patch = (settings.size,) * (mean.ndim - 1)
+        if components.shape != (len(mean), settings.components, *patch) or mean.shape != (len(mean), *patch):
+            raise InputError(
+                f"The prior is damaged: components {tuple(components.shape)} and mean {tuple(mean.shape)} of patches "
+                f"do not fit {settings}. Fit the prior anew, or copy the file again."
+            )
+        return cls(str(record["layer"]), settings, task, components.float(), mean.float())
 
 
 def has_patches(features: Tensor, settings: PatchSettings) -> bool:
