@@ -38,7 +38,15 @@ def test_every_bundled_experiment_expands(name, graphs):
 
 
 def test_there_is_one_for_every_experiment_of_the_paper():
-    assert set(bundled_experiments()) >= {*ANATOMIES, *ANALYSES}
+    assert set(bundled_experiments()) == {*ANATOMIES, *ANALYSES, "registration"}
+
+
+def test_registration_is_compared_with_what_can_register(graphs):
+    rows = {job.row for job in graphs["registration"].rows if job.trial.site != "HCP"}
+    assert rows == {"baseline", "strong baseline", "ae", "foe-cnn-pca", "foe-cnn-pca, default", "supervised"}
+    assert {job.trial.site for job in graphs["registration"].rows} == {"HCP", "AS", "OASIS"}
+    (network, _) = of_kind(graphs["registration"], Training)
+    assert network.settings()["task"]["name"] == "registration"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +139,15 @@ def test_a_second_data_set_adds_centres_to_test_at(tmp_path):
     experiment = Experiment.read("spine", structures + further, [("csv", str(first)), ("csv", str(second))])
     graph = expand(experiment)
     assert {job.trial.site for job in graph.rows} == {"home", "north", "south", "east", "west"}
+
+
+def test_what_differs_for_real_scans_is_said_of_the_data_sets_in_use_alone():
+    brains = Experiment.read("registration", (), [("hcp", "HCP"), ("oasis", "OASIS")])
+    assert brains.recipe.tests == {"oasis": {"dataset": "oasis", "root": "OASIS"}}
+    assert brains.recipe.data["grouping"] == "registration"
+    more = Experiment.read("registration", (), [("hcp", "HCP"), ("abide", "ABIDE")])
+    assert more.recipe.tests["abide"]["grouping"] == "registration"
+    assert more.table.centres == ("HCP", "AS", "OASIS")
 
 
 def test_a_run_experiment_reads_as_itself(tmp_path):

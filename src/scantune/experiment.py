@@ -142,7 +142,7 @@ class Experiment:
         if datasets:
             tables = _with_datasets(tables, datasets)
         if "cohort" not in tables.get("data", {}):
-            tables = _merged(tables, tables.get("real", {}))
+            tables = _with_real(tables)
         return cls.of(_merged(tables, table_of_words(sets, "--set")), source)
 
     @classmethod
@@ -234,6 +234,14 @@ def _with_datasets(tables: Mapping[str, Any], datasets: Sequence[tuple[str, str]
     given = [{"dataset": name, "root": root} for name, root in datasets]
     tests = {table["dataset"]: table for table in given[1:]}
     return {**tables, "data": given[0], "tests": tests}
+
+
+def _with_real(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables with what [real] says; of data sets that are not used it says nothing."""
+    real = dict(tables.get("real", {}))
+    used = tables.get("tests", {})
+    real["tests"] = {name: table for name, table in real.get("tests", {}).items() if name in used}
+    return _merged(tables, real)
 
 
 def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class Store:
                     raise
             for left in (self.running / f"{key}.run", self.running / f"{key}.json", self.failure(key)):
                 left.unlink(missing_ok=True)
+            for left in self.running.glob(f"{key}-*.new"):  # of workers that died at it
+                shutil.rmtree(left, ignore_errors=True)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from scantune.devices import find_device, reproducible
 from scantune.jobs.base import Job, Place, Tell
 from scantune.jobs.memory import peak_memory_mb, reset_peak_memory
 from scantune.jobs.networks import HelperTraining, PriorFitting, Training
-from scantune.jobs.scoring import common_structures, scores
+from scantune.jobs.scoring import common_structures, scores, seen
 from scantune.jobs.version import installed_version
 from scantune.jobs.watching import Watcher
 from scantune.modelfile import Model
@@ -94,7 +94,8 @@ class Adaptation(Job):
     def run(self, place: Place, out: Path, tell: Tell) -> None:
         """Adapt, score, write."""
         device = find_device(place.device)
-        case, model = _case(self.trial, device), self._model(place)
+        model = self._model(place)
+        case = seen(_case(self.trial, device), model.preprocessing)
         structures = common_structures(model.labels, self.labels)
         watcher = Watcher(self.run_as.method, model, case, structures, self.whole, self.watch)
         reset_peak_memory(device)

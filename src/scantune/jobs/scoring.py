@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from scantune.metrics import Score, dice, score
+from scantune.preprocess import Preprocessing
 from scantune.rows import MEAN, WHOLE
 from scantune.scans import Case
 
@@ -45,6 +47,17 @@ def dices(prediction: Labels, case: Case, structures: Structures, whole: bool) -
     found = {name: dice(one, other, 1) for name, (one, other) in pairs.items()}
     each = [found[name] for name in structures]
     return found | ({MEAN: finite_mean(each)} if each else {})
+
+
+def seen(case: Case, preprocessing: Preprocessing) -> Case:
+    """The scan with its reference where the network looks: within its slab, where it has one."""
+    if preprocessing.slab is None:
+        return case
+    assert case.reference is not None
+    prepared = preprocessing.apply(case)
+    everything = torch.zeros(len(prepared.volume), 2, *prepared.grid.size)
+    everything[:, 1] = 1
+    return replace(case, reference=case.reference * (prepared.to_native(everything) > 0))
 
 
 def finite_mean(values: Iterable[float]) -> float:
