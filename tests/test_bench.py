@@ -210,6 +210,16 @@ def test_steps_are_watched_and_scans_kept_without_changing_a_row(path, whole, tm
     assert not (out / "jobs" / jobs["foe-cnn", "north", 1] / "case.npz").exists()
 
 
+def test_a_method_that_draws_its_start_is_watched_from_there(path, whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "out")
+    sets = ["experiment.watch=[0]", 'experiment.methods=["strong baseline", "ae"]']
+    run(path, out, *sets, selection=Selection(methods=("strong baseline", "ae"), centres=("south",)))
+    jobs = {job.row: job.key for job in expand(Experiment.read(path, sets)).rows if job.trial.site == "south"}
+    first = json.loads((out / "jobs" / jobs["ae"] / "trace.json").read_text())[0]
+    source = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline"])}
+    assert first["dice"].keys() == source.keys() and first["dice"]["mean"] != source["mean"]
+
+
 def test_a_failure_takes_only_what_needs_it(path, whole, tmp_path, capsys):
     out = shutil.copytree(whole, tmp_path / "out")
     told = []

@@ -19,9 +19,10 @@ from scantune.cli import main
 from scantune.errors import InputError
 from scantune.figures import FIGURES
 from scantune.figures.densities import LeastGaussian, density_figure, least_gaussian
-from scantune.report import report
+from scantune.plans import Plan
+from scantune.report import joined, report
 from scantune.rows import COLUMNS, Row, write_rows
-from scantune.scoretable import Column, read_scores
+from scantune.scoretable import Column, in_words, read_scores
 from scantune.statistics import smallest_p
 from scantune.study import TRAINING_SITES, Study, along
 from scantune.tables import TABLES
@@ -153,7 +154,8 @@ class TestReading:
         (tmp_path / "scores.csv").write_text(text)
         scores = read_scores(tmp_path / "scores.csv")
         assert [one.dice for one in scores.scores] == pytest.approx([0.6])
-        assert scores.structures == {"brain": "mean of GM, WM, CSF"}
+        assert scores.structures == {"brain": ("GM", "WM", "CSF")}
+        assert in_words(scores.structures["brain"]) == "mean of GM, WM, CSF"
 
     def test_a_structure_can_be_chosen(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", rows)
@@ -214,7 +216,7 @@ class TestTables:
     def test_the_papers_table_has_its_layout(self, study):
         table = TABLES["methods"](study)
         assert table.head == ("method", "UCL", "HK", "UHE")
-        assert table.groups == (("prostate (simulated, tier 1)", 2), ("cardiac (simulated, tier 1)", 1))
+        assert table.groups == (("prostate, tier 1 (simulated)", 2), ("cardiac, tier 1 (simulated)", 1))
         layout = [(section.title, [label for label, _ in section.rows]) for section in table.sections]
         assert layout == [
             ("Supervised learning at the training site", ["baseline"]),
@@ -279,7 +281,7 @@ class TestTables:
 
     def test_every_number_of_the_harm_table_by_a_plain_loop(self, study, rows):
         table = TABLES["harm"](study)
-        assert [section.title for section in table.sections] == [f"{cohort} (tier 1)" for cohort in SITES]
+        assert [section.title for section in table.sections] == [f"{cohort}, tier 1" for cohort in SITES]
         for section, (cohort, sites) in zip(table.sections, SITES.items(), strict=True):
             assert [label for label, _ in section.rows] == ["entropy", "ae", "foe-cnn", "foe-cnn-pca", *VARIANTS]
             for method, (people, scans, mean, worst_site, worst_scan, worse, rolled, seconds) in section.rows:
@@ -371,7 +373,9 @@ def traced(tmp_path_factory):
     ):
         job = f"{site}{person}{method.replace(', ', '-')}"
         subject = f"prostate_{site}_test-{person + 1:03d}"
-        rows.append(row(cohort="prostate", site=site, subject=subject, method=method, dice=0.7, job=job))
+        rows.append(
+            row(cohort="prostate", site=site, subject=subject, method=method, structure="whole", dice=0.7, job=job)
+        )
         if method == "strong baseline":
             continue
         trace = []
@@ -436,6 +440,23 @@ class TestTraces:
         falling = losses.axes[0].lines[1]
         assert falling.get_ydata() == pytest.approx([1 - step / 200 for step in range(101)])
 
+    def test_dice_by_structure_is_that_of_the_structures_that_count(self, tmp_path):
+        text = "cohort,site,subject,session,method,seed,structure,dice,job\n"
+        for method, structure in itertools.product(("source", "ae"), ("CG", "PZ")):
+            text += f"prostate,UCL,anna,,{method},0,{structure},0.5,{method}\n"
+        (tmp_path / "rows.csv").write_text(text)
+        told = [
+            {"step": 0, "dice": {"CG": 0.2, "PZ": 0.4, "whole": 0.9}},
+            {"step": 1},
+            {"step": 2, "dice": {"CG": 0.6}},
+        ]
+        (tmp_path / "jobs" / "ae").mkdir(parents=True)
+        (tmp_path / "jobs" / "ae" / "trace.json").write_text(json.dumps(told))
+        for structure, expected in ((None, {0: 0.3, 2: 0.6}), ("PZ", {0: 0.4})):
+            study = Study.of(read_scores(tmp_path, structure), jobs=[tmp_path / "jobs"])
+            (column,) = study.scores.columns
+            assert along(study.traces(column, "ae"), "dice") == pytest.approx(expected)
+
     def test_a_broken_trace_is_told_in_a_sentence(self, traced, tmp_path):
         (tmp_path / "jobs" / "UCL0ae").mkdir(parents=True)
         (tmp_path / "jobs" / "UCL0ae" / "trace.json").write_text('[{"step": 0')
@@ -446,14 +467,14 @@ class TestTraces:
 
 class TestFigures:
     def test_every_person_is_drawn_where_the_scores_are(self, study, rows):
-        figure = FIGURES["people"](study)["prostate-tier 1"]
+        figure = FIGURES["people"](study)["prostate, tier 1"]
         panel = next(panel for panel in figure.axes if panel.get_title() == "UCL, n = 6")
         drawn = sorted(float(y) for line in panel.lines for y in set(line.get_ydata()))
         expected = sorted(r.dice for method in METHODS for r in of(rows, "UCL", method))
         assert drawn == pytest.approx(expected)
 
     def test_changes_are_drawn_with_mean_and_every_person(self, study, rows):
-        figure = FIGURES["changes"](study)["cardiac-tier 1"]
+        figure = FIGURES["changes"](study)["cardiac, tier 1"]
         panel = next(panel for panel in figure.axes if panel.get_title() == "UHE, n = 6")
         strokes, interval, mean = panel.lines[:3]
         assert sorted(strokes.get_xdata()) == pytest.approx(sorted(changes(rows, "UHE", "entropy")))
@@ -582,7 +603,7 @@ class TestReport:
         assert "**Simulated** people, not patients: prostate (RUNMC, UCL, HK), cardiac (CSF, UHE)" in page
         assert "Real people: scgm (UCL)." in page
         assert "**Not finished**, and labelled in the tables: ae at AS (5 of 6 runs)." in page
-        assert "0.25 with 3 people (the smallest site), 0.031 with 6 (the largest)" in page
+        assert "0.25 with 3 (the smallest site), 0.031 with 6 (the largest)" in page
         assert "With fewer than 6 people no p-value can be below 0.05" in page
         assert "tier 1: prostate" in page
 
@@ -590,13 +611,40 @@ class TestReport:
         write_rows(tmp_path / "rows.csv", rows)
         (tmp_path / "experiment.toml").write_text('[experiment]\nmethods = ["source"]\nscore = "PZ"\n')
         made = report([tmp_path])
-        assert made.study.scores.structures == {"prostate": "PZ"}
+        assert made.study.scores.structures == {"prostate": ("PZ",)}
 
-    def test_the_same_rows_in_two_files_are_refused(self, rows, tmp_path):
-        for name in ("a.csv", "b.csv"):
-            write_rows(tmp_path / name, rows)
-        with pytest.raises(InputError, match="Two of the files score"):
-            report([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out")
+    def test_two_files_may_share_runs_but_not_disagree(self, rows, tmp_path):
+        write_rows(tmp_path / "a.csv", rows)
+        write_rows(tmp_path / "b.csv", [r for r in rows if r.method == "strong baseline"])
+        tables = [read_scores(tmp_path / name) for name in ("a.csv", "b.csv")]
+        assert joined(tables).scores == tables[0].scores
+        write_rows(tmp_path / "b.csv", [dataclasses.replace(rows[3], dice=0.123)])
+        with pytest.raises(InputError, match="Two of the files score baseline on prostate_RUNMC_test-001"):
+            joined([tables[0], read_scores(tmp_path / "b.csv")])
+        with pytest.raises(InputError, match="different structures of prostate: the whole organ, and PZ"):
+            joined([tables[0], read_scores(tmp_path / "a.csv", "PZ")])
+
+    def test_what_an_experiment_wants_and_has_not_begun_is_told(self, rows, tmp_path):
+        write_rows(tmp_path / "rows.csv", [r for r in rows if r.cohort == "registration"])
+        told = '[data]\ndataset = "oasis"\n[experiment]\nmethods = ["ae", "dae"]\nseeds = [0, 1]\n'
+        (tmp_path / "experiment.toml").write_text(told)
+        (tmp_path / "failed").mkdir()
+        (tmp_path / "failed" / "one.txt").write_text("why")
+        plan = Plan.read(tmp_path)
+        assert plan.training == (("oasis", "OASIS"),)
+        assert plan.missing("x", read_scores(tmp_path)) == [
+            "**Not begun** in x: dae.",
+            "**Not begun** in x: training runs with seed 1.",
+            "Jobs that failed in x: 1; `failed/` says why.",
+        ]
+
+    def test_an_experiment_names_the_training_site_of_its_data(self, tmp_path):
+        write_rows(
+            tmp_path / "rows.csv", [row(cohort="c", site=s, subject="a", method="source", dice=0.5) for s in "AB"]
+        )
+        (tmp_path / "experiment.toml").write_text('[data]\ndataset = "c"\nsite = "B"\n[experiment]\n')
+        study = Study.of(read_scores(tmp_path), training=dict(Plan.read(tmp_path).training))
+        assert [column.site for column in study.columns(training=True)] == ["B"]
 
     def test_a_single_method_can_be_reported_already(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", [r for r in rows if r.method == "strong baseline"][:3])

@@ -2,23 +2,24 @@
 
 import csv
 import io
-import tomllib
+import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from scantune.errors import InputError
 from scantune.figures import FIGURES, save
 from scantune.filewriting import write_whole
 from scantune.pages import pages_of_bench
+from scantune.plans import Plan
 from scantune.reportpage import page
-from scantune.scoretable import ScoreTable, read_scores
-from scantune.statistics import Comparison
+from scantune.scoretable import Column, Scored, ScoreTable, in_words, read_scores
+from scantune.statistics import Comparison, Run
 from scantune.study import Study
 from scantune.tables import TABLES, Table
 from scantune.typeset import DOCUMENT, latex, markdown
 
-EXPERIMENT = "experiment.toml"
 COMPARISONS = "comparisons.csv"
 PAGE = "report.md"
 
@@ -68,8 +69,10 @@ def report(
     folder = Path(out) if out is not None else default_folder(places)
     say = on_part or (lambda _part: None)
     say("scores")
-    scores = joined([read_scores(place, structure or experiment_score(place)) for place in places])
-    study = Study.of(scores, against, [place / "jobs" for place in places if place.is_dir()])
+    plans = [Plan.read(place) for place in places]
+    found = [read_scores(place, structure or plan.score) for place, plan in zip(places, plans, strict=True)]
+    training = dict(pair for plan in plans for pair in plan.training)
+    study = Study.of(joined(found), against, [place / "jobs" for place in places if place.is_dir()], training)
     tables = {}
     for name, build in TABLES.items():
         say(name)
@@ -84,8 +87,11 @@ def report(
     figures = _figures(study, folder, densities, say)
     say("pages")
     indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in places if place.is_dir()]
-    shown = [[path.relative_to(folder) for path in paths if path] for paths in (figures, indices)]
-    _write(folder / PAGE, page(study, places, tables, *shown))
+    inside = [path.relative_to(folder) for path in indices if path is not None]
+    told = zip(places, plans, found, strict=True)
+    missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
+    text = page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
+    _write(folder / PAGE, text)
     return Report(folder / PAGE, tables, figures, study)
 
 
@@ -101,36 +107,29 @@ def default_folder(places: Sequence[Path]) -> Path:
     return place / "report" if place.is_dir() else place.with_name(f"{place.stem}-report")
 
 
-def experiment_score(place: Path) -> str | None:
-    """The structure that the experiment of a bench folder names for its tables; None where it names none."""
-    file = place / EXPERIMENT
-    if not file.is_file():
-        return None
-    try:
-        told = tomllib.loads(file.read_text(encoding="utf-8")).get("experiment", {}).get("score")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} must be an experiment as scantune bench writes it, but is not: {error}.") from error
-    return None if told is None else str(told)
-
-
 def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """The scores of several files as one table.
+    """The scores of several files as one table; a run that several have alike (the same baseline) is taken once.
 
     Raises:
-        InputError: Two files have a score for the same run of a scan.
+        InputError: Two files have different scores for the same run of a scan, or of other structures.
     """
-    first, *others = tables
-    for other in others:
-        both = {(s.column, s.method, s.run) for s in first.scores} & {(s.column, s.method, s.run) for s in other.scores}
-        if both:
-            column, method, run = next(iter(both))
-            raise InputError(
-                f"Two of the files score {method} on {run[0]} of {column.site} ({column.cohort}): expected every run "
-                "in one file alone. Leave one of the files out."
-            )
-        structures = {**first.structures, **other.structures}
-        first = replace(first, scores=first.scores + other.scores, structures=structures, rows=first.rows + other.rows)
-    return first
+    scores: dict[tuple[Column, str, Run], Scored] = {}
+    structures: dict[str, tuple[str, ...]] = {}
+    for table in tables:
+        for cohort, names in table.structures.items():
+            if structures.setdefault(cohort, names) != names:
+                raise InputError(
+                    f"The files score different structures of {cohort}: {in_words(structures[cohort])}, and "
+                    f"{in_words(names)}. Choose one with --structure."
+                )
+        for one in table.scores:
+            known = scores.setdefault((one.column, one.method, one.run), one)
+            if known.dice != one.dice and not math.isnan(known.dice):
+                raise InputError(
+                    f"Two of the files score {one.method} on {one.run[0]} of {one.column.site} ({one.column.cohort}) "
+                    "differently: expected every run once. Leave one of the files out."
+                )
+    return ScoreTable(tuple(scores.values()), structures, sum(table.rows for table in tables))
 
 
 def _figures(
@@ -162,7 +161,7 @@ def _figures(
 
 
 def _file_name(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in text)
+    return re.sub(r"[^\w.]+", "-", text)
 
 
 def _comparisons(study: Study) -> str:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from scantune.scoretable import Column
+from scantune.scoretable import Column, in_words
 from scantune.statistics import BOOTSTRAP_RESAMPLES, LEVEL, RESAMPLES, people_needed, smallest_p
 from scantune.study import Study
 from scantune.tables.base import ALPHA, Table, p_text
@@ -21,7 +21,12 @@ FIGURES = {
 
 
 def page(
-    study: Study, places: Sequence[Path], tables: Mapping[str, Table], figures: Sequence[Path], indices: Sequence[Path]
+    study: Study,
+    places: Sequence[Path],
+    tables: Mapping[str, Table],
+    figures: Sequence[Path],
+    indices: Sequence[Path],
+    missing: Sequence[str],
 ) -> str:
     """The page as Markdown.
 
@@ -31,11 +36,12 @@ def page(
         tables: By name.
         figures: Paths without endings, as seen from the page.
         indices: Pages that list single scans, as seen from the page.
+        missing: Sentences about what experiments want and the rows do not have.
     """
     parts = [
         "# Report",
         _what(study, places),
-        "## What it rests on\n\n" + "\n".join(f"* {sentence}" for sentence in _grounds(study)),
+        "## What it rests on\n\n" + "\n".join(f"* {sentence}" for sentence in _grounds(study, missing)),
     ]
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables.values()]
     if figures:
@@ -48,7 +54,7 @@ def page(
 
 def _what(study: Study, places: Sequence[Path]) -> str:
     names = ", ".join(f"`{place.name}`" for place in places)
-    structures = "; ".join(f"{cohort}: {told}" for cohort, told in study.scores.structures.items())
+    structures = "; ".join(f"{cohort}: {in_words(names)}" for cohort, names in study.scores.structures.items())
     return (
         f"{study.scores.rows} rows of {names}: {len(study.scores.methods)} methods, {len(study.scores.columns)} sites, "
         f"compared with *{study.against}*. Scored: {structures}. Each table is also in `tables/` (Markdown and LaTeX, "
@@ -57,8 +63,8 @@ def _what(study: Study, places: Sequence[Path]) -> str:
     )
 
 
-def _grounds(study: Study) -> list[str]:
-    return [_people(study), *_simulated(study), *_tiers(study), _finished(study), *_tests(study)]
+def _grounds(study: Study, missing: Sequence[str]) -> list[str]:
+    return [_people(study), *_simulated(study), *_tiers(study), _finished(study), *missing, *_tests(study)]
 
 
 def _simulated(study: Study) -> list[str]:
@@ -77,7 +83,7 @@ def _tiers(study: Study) -> list[str]:
     told = "; ".join(
         f"{tier}: {_listed([column for column in study.scores.columns if column.tier == tier])}" for tier in tiers
     )
-    return [f"Tiers, which are never mixed: {told}."]
+    return [f"Tiers (as their experiments call them, never mixed in a number): {told}."]
 
 
 def _finished(study: Study) -> str:
@@ -109,7 +115,7 @@ def _tests(study: Study) -> list[str]:
         f"Tests: two-sided paired permutation tests of the mean change, all sign patterns where there are at most "
         f"{RESAMPLES:,} (up to 16 people), else {RESAMPLES:,} random ones. Intervals: percentile bootstrap over "
         f"people, {LEVEL:.0%}, {BOOTSTRAP_RESAMPLES:,} draws; too narrow for a handful of people.",
-        f"The smallest p that is possible: {p_text(smallest_p(fewest))} with {fewest} people (the smallest site), "
+        f"The smallest p that so many people can give: {p_text(smallest_p(fewest))} with {fewest} (the smallest site), "
         f"{p_text(smallest_p(most))} with {most} (the largest).",
     ]
     if fewest < needed:

@@ -7,7 +7,7 @@ Any CSV file with the columns cohort, site, subject, method, seed, structure and
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,13 @@ class Column(NamedTuple):
     cohort: str
     tier: str
     site: str
+
+    @property
+    def group(self) -> str:
+        """Cohort and tier, for titles and names of files."""
+        if not self.tier:
+            return self.cohort
+        return f"{self.cohort}, {f'tier {self.tier}' if self.tier.isdecimal() else self.tier}"
 
 
 @dataclass(frozen=True)
@@ -67,12 +74,12 @@ class ScoreTable:
 
     Attributes:
         scores: One for each run of each scan.
-        structures: What was scored in each cohort, in words.
+        structures: The structures whose mean is the score, by cohort.
         rows: Number of rows that the file has.
     """
 
     scores: tuple[Scored, ...]
-    structures: Mapping[str, str]
+    structures: Mapping[str, tuple[str, ...]]
     rows: int
 
     @cached_property
@@ -213,7 +220,7 @@ def _table(lines: list[_Line], structure: str | None, file: Path) -> ScoreTable:
         if line.structure in chosen[line.scored.column.cohort]:
             scored = line.scored
             counted.setdefault((scored.column, scored.method, scored.run), []).append(scored)
-    structures = {cohort: _told(names) for cohort, names in chosen.items() if names}
+    structures = {cohort: tuple(names) for cohort, names in chosen.items() if names}
     return ScoreTable(tuple(_mean(scored) for scored in counted.values()), structures, len(lines))
 
 
@@ -227,7 +234,8 @@ def _choice(names: list[str], structure: str | None) -> list[str]:
     return names
 
 
-def _told(names: list[str]) -> str:
+def in_words(names: Sequence[str]) -> str:
+    """What is scored."""
     if len(names) > 1:
         return f"mean of {', '.join(names)}"
     return {MEAN: "mean over the structures", WHOLE: "the whole organ"}.get(names[0], names[0])

@@ -3,8 +3,8 @@
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -37,8 +37,8 @@ TRAINING_SITES: dict[str, str] = {
 """The site that the networks of each cohort are trained at; people of it are in-domain."""
 
 TRACE = "trace.json"
-"""In the folder of a job: a row for each step, with its objective and the objective's parts; with `dice` where that was
-noted."""
+"""In the folder of a job: a row for each step, with its objective and the objective's parts; with `dice` by structure
+where it was noted."""
 
 Trace = dict[str, NDArray[np.float64]]
 """The columns of a trace; empty where none was kept."""
@@ -52,14 +52,22 @@ class Study:
         scores: Of all methods.
         against: The method that all others are tested against.
         jobs: Folders with the jobs' traces.
+        training: The site that the networks of a cohort are trained at, beside those that are known.
     """
 
     scores: ScoreTable
     against: str
     jobs: tuple[Path, ...] = ()
+    training: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, scores: ScoreTable, against: str | None = None, jobs: Iterable[Path] = ()) -> Self:
+    def of(
+        cls,
+        scores: ScoreTable,
+        against: str | None = None,
+        jobs: Iterable[Path] = (),
+        training: Mapping[str, str] | None = None,
+    ) -> Self:
         """With the strong baseline, however the file names it, where no other method is asked for.
 
         Raises:
@@ -68,7 +76,7 @@ class Study:
         wanted = STRONG if against is None else (against,)
         for name in wanted:
             if name in scores.methods:
-                return cls(scores, name, tuple(jobs))
+                return cls(scores, name, tuple(jobs), training or {})
         raise InputError(
             f"There is no method {wanted[0]!r} to compare with. Available: {', '.join(scores.methods)}. Choose one "
             "with --against."
@@ -103,11 +111,12 @@ class Study:
 
     def columns(self, *, task: str | None = None, training: bool | None = None) -> list[Column]:
         """The columns of one task (registration or not), at the training site or not; None for either."""
+        homes = {**TRAINING_SITES, **self.training}
         return [
             column
             for column in self.scores.columns
             if (task is None or (column.cohort == REGISTRATION) == (task == REGISTRATION))
-            and (training is None or (TRAINING_SITES.get(column.cohort) == column.site) == training)
+            and (training is None or (homes.get(column.cohort) == column.site) == training)
         ]
 
     def adaptations(self, columns: Iterable[Column]) -> list[str]:
@@ -128,7 +137,8 @@ class Study:
     def traces(self, column: Column, method: str) -> dict[Run, Trace]:
         """The traces of a cell's runs, of those that were kept."""
         found = {run: self._trace(score.job) for run, score in self.scores.cells.get((column, method), {}).items()}
-        return {run: trace for run, trace in found.items() if trace}
+        names = self.scores.structures[column.cohort]
+        return {run: _scored(trace, names) for run, trace in found.items() if trace}
 
     def _trace(self, job: str) -> Trace:
         files = [folder / job / TRACE for folder in self.jobs if job]
@@ -144,11 +154,22 @@ def read_trace(file: Path) -> Trace:
     """
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-        rows = told["trace"] if isinstance(told, dict) else told
+        rows = [_flat(row) for row in told]
         names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float | int))
         return {name: np.array([_known(row.get(name)) for row in rows]) for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} must hold the trace of a run as JSON, but does not: {error!r}.") from error
+
+
+def _scored(trace: Trace, structures: Sequence[str]) -> Trace:
+    """The trace with the Dice that counts, where it tells one per structure."""
+    parts = [trace[f"dice/{name}"] for name in structures if f"dice/{name}" in trace]
+    if not parts:
+        return trace
+    # Structures that are in neither volume do not count; a step that was not looked at has none at all.
+    known = np.array([~np.isnan(part) for part in parts]).sum(0)
+    total = np.nansum(np.stack(parts), axis=0)
+    return {**trace, "dice": np.where(known > 0, total / np.maximum(known, 1), math.nan)}
 
 
 def along(traces: Mapping[Run, Trace], name: str) -> dict[int, float]:
@@ -171,6 +192,12 @@ def _noted(trace: Trace, name: str) -> dict[int, float]:
     return {
         int(step): float(value) for step, value in zip(trace["step"], trace[name], strict=True) if not np.isnan(value)
     }
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a step with numbers alone: what is told by structure gets a name each, `dice/WM`."""
+    inner = {f"{name}/{key}": one for name, told in row.items() if isinstance(told, dict) for key, one in told.items()}
+    return {**{name: told for name, told in row.items() if not isinstance(told, dict)}, **inner}
 
 
 def _known(value: float | None) -> float:

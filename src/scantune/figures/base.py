@@ -79,7 +79,7 @@ def by_cohort(columns: Iterable[Column]) -> dict[str, list[Column]]:
     """Columns of each cohort and tier, by a name of both."""
     groups: dict[str, list[Column]] = {}
     for column in columns:
-        groups.setdefault(f"{column.cohort}-{column.tier}" if column.tier else column.cohort, []).append(column)
+        groups.setdefault(column.group, []).append(column)
     return groups
 
 

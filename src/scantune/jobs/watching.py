@@ -46,7 +46,8 @@ class Watcher:
         class Watched(kind):  # type: ignore[valid-type, misc]
             def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
                 super().begin(step, volume, generator)
-                if step in watcher.steps:
+                # The first look counts: after a run, the objective of the source network may be asked for as step 0.
+                if step in watcher.steps and step not in watcher.found:
                     seen = survey(self.network, volume, self.task, None)
                     labels = prepared.to_native(seen.probabilities)
                     watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.whole)

@@ -111,8 +111,7 @@ def site_groups(study: Study, columns: Sequence[Column]) -> tuple[tuple[str, int
 
 
 def _cohort(study: Study, column: Column) -> str:
-    kind = "simulated" if study.scores.simulated[column] else "real"
-    return f"{column.cohort} ({kind}{f', {column.tier}' if column.tier else ''})"
+    return f"{column.group} ({'simulated' if study.scores.simulated[column] else 'real'})"
 
 
 def people_section(study: Study, columns: Sequence[Column]) -> Section:

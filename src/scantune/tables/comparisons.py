@@ -12,9 +12,8 @@ def comparisons(study: Study) -> Table | None:
     """One section per cohort and tier, one row per site and method."""
     sections: dict[str, list[tuple[str, tuple[Cell, ...]]]] = {}
     for (column, method), comparison in study.comparisons.items():
-        title = f"{column.cohort} ({column.tier})" if column.tier else column.cohort
         cells = _cells(comparison, corrections(study, column, method))
-        sections.setdefault(title, []).append((f"{column.site}, {method}", cells))
+        sections.setdefault(column.group, []).append((f"{column.site}, {method}", cells))
     if not sections:
         return None
     return Table(

@@ -15,16 +15,16 @@ HEAD = (
 
 def harm(study: Study) -> Table | None:
     """Every method against the strong baseline, per cohort and tier, over all its sites, in-domain ones included."""
-    groups: dict[tuple[str, str], list[Column]] = {}
+    groups: dict[str, list[Column]] = {}
     for column in study.scores.columns:
-        groups.setdefault((column.tier, column.cohort), []).append(column)
+        groups.setdefault(column.group, []).append(column)
     sections = []
-    for (tier, cohort), columns in groups.items():
+    for group, columns in groups.items():
         methods = [*study.adaptations(columns), *study.variants()]
         rows = [(name, _row(study, columns, name)) for name in methods if name not in (BASELINE, SUPERVISED)]
         found = tuple((name, cells) for name, cells in rows if cells is not None)
         if found:
-            sections.append(Section(f"{cohort} ({tier})" if tier else cohort, found))
+            sections.append(Section(group, found))
     if not sections:
         return None
     return Table(
