@@ -13,7 +13,12 @@ from scantune.outputs import OutputFolder, read_manifest, require_writable
 
 SETTINGS = AdaptSettings(method="source", steps=2)
 MODEL = SimpleNamespace(
-    name="toy", fingerprint="f1", labels={"background": 0, "gm": 1}, task=None, prior=None, helpers={}
+    name="toy",
+    fingerprint="f1",
+    labels={"background": 0, "gm": 1},
+    task=SimpleNamespace(name="segmentation"),
+    prior=None,
+    helpers={},
 )
 
 
@@ -75,7 +80,7 @@ def statuses(outcomes):
 
 def test_settings_reach_the_adaptation(adapted, scan, tmp_path):
     expected = {"method": "source", "preset": "paper", "steps": 3, "guard": False, "device": "cpu", "seed": 7}
-    expected["options"] = {"learning_rate": 0.5}
+    expected |= {"options": {"learning_rate": 0.5}, "stop": "never"}
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", AdaptSettings(**expected))
     assert vars(adapted[0]) == {"name": "a", **expected}
 

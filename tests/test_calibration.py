@@ -56,6 +56,7 @@ def test_levels_are_those_of_the_log_normal_that_the_energies_come_from():
     of_the_new = scipy.stats.lognorm(0.4, scale=0.03)
     assert levels.middle == pytest.approx(of_the_new.median(), rel=0.03)
     assert levels.typical == pytest.approx(of_the_new.ppf(QUANTILE), rel=0.03)
+    assert levels.low == pytest.approx(of_the_new.ppf(1 - QUANTILE), rel=0.03)
     assert levels.far == pytest.approx(of_the_new.median() * math.exp(FAR * 0.4), rel=0.08)
 
 

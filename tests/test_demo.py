@@ -182,9 +182,7 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
 
 
 def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
-    monkeypatch.setattr(
-        import_module("scantune.supervision"), "judge", lambda *_: Decision("rolled back", "it got worse.")
-    )
+    monkeypatch.setattr(import_module("scantune.adapt"), "decide", lambda *_: Decision("rolled back", "it got worse."))
     assert main(typed) == 0
     shown = capsys.readouterr().out
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()

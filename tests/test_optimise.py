@@ -163,7 +163,7 @@ class Verdicts:
 def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
     verdicts = Verdicts("accepted", "strayed")
     course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert [(row["objective"], row["valid"]) for row in course.trace] == [(5, True), (4, True), (3, False)]
+    assert [row["objective"] for row in course.trace] == [5, 4, 3]
     assert course.best == 1
     assert course.end == 4
 
@@ -171,17 +171,33 @@ def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
 def test_a_refused_step_is_not_chosen_and_the_run_goes_on(toy):
     verdicts = Verdicts("accepted", "refused", "accepted")
     course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert [row["valid"] for row in course.trace] == [True, True, False, True]
+    assert len(course.trace) == 4
     assert course.best == 3
 
 
-def test_a_refused_step_is_not_chosen_where_it_reaches_the_level(toy):
-    course = run(toy, plain(5.0, 1.0), brakes=Brakes(2.0, Verdicts("refused")))
+def test_a_refused_step_that_reaches_the_level_ends_the_run_and_is_not_chosen(toy):
+    course = run(toy, plain(5.0, 1.0, 0.5), brakes=Brakes(Verdicts("refused"), level=2.0))
+    assert len(course.trace) == 2
     assert course.best == 0
 
 
-def test_only_steps_that_would_be_chosen_are_asked_about(toy):
-    """Neither the start, nor steps that are not eligible or not better than the best."""
+def test_steps_are_asked_about_at_a_distance(toy):
+    verdicts = Verdicts("accepted", "accepted")
+    course = run(toy, plain(9.0, 8.0, 7.0, 6.0, 5.0, 4.0), brakes=Brakes(verdicts, every=2))
+    assert verdicts.asked == 2
+    assert course.best == 4
+
+
+def test_a_start_elsewhere_is_judged_as_a_step_is(toy):
+    verdicts = Verdicts("refused", "accepted")
+    course = run(toy, plain(5.0, 4.0), brakes=Brakes(verdicts, elsewhere=True))
+    assert verdicts.asked == 2
+    assert course.best == 1
+    assert run(toy, plain(5.0, 6.0), brakes=Brakes(Verdicts("refused"), elsewhere=True)).best is None
+
+
+def test_only_steps_that_lower_the_objective_are_asked_about(toy):
+    """Neither the start, nor steps that are not eligible or not lower than the lowest."""
     verdicts = Verdicts("accepted", "accepted")
     course = run(
         toy,

@@ -81,16 +81,26 @@ def test_the_table_tells_energies_decisions_and_times(screen):
     screen.console.print(
         outcome_table(
             [
-                Outcome("a", "done", {"decision": "kept", "energy_before": 2.0, "energy_after": 1.5, "seconds": 3.21}),
+                Outcome(
+                    "a",
+                    "done",
+                    {
+                        "decision": "kept",
+                        "energy_before": 2.0,
+                        "energy_after": 1.5,
+                        "reading_before": "far out",
+                        "seconds": 3.21,
+                    },
+                ),
                 Outcome("b", "already done", {"decision": "rolled back"}),
                 Outcome("c", "failed", {"decision": "failed", "reason": "torn"}),
             ]
         )
     )
     rows = [line.split() for line in screen.drawn().splitlines()]
-    assert ["a", "2.0000", "->", "1.5000", "kept", "3.2", "s"] in rows
-    assert ["b", "-", "rolled", "back", "earlier", "run"] in rows
-    assert ["c", "-", "failed", "-"] in rows
+    assert ["a", "2.0000", "->", "1.5000", "far", "out", "kept", "3.2", "s"] in rows
+    assert ["b", "-", "-", "rolled", "back", "earlier", "run"] in rows
+    assert ["c", "-", "-", "failed", "-"] in rows
 
 
 def test_long_lists_of_files_are_cut(tmp_path):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scantune.prior import FieldOfExperts
     from scantune.results import Result
     from scantune.scans import Case
+    from scantune.site import Site
 
 __version__ = version("scantune")
 
@@ -26,6 +27,7 @@ _HOMES = {
     "InputError": "errors",
     "Model": "modelfile",
     "Result": "results",
+    "Site": "site",
     "load": "modelfile",
 }
 _MODULES = ("adapt", "datasets", "densities", "experts", "methods", "networks", "simulate", "tasks")
@@ -37,6 +39,7 @@ __all__ = [
     "InputError",
     "Model",
     "Result",
+    "Site",
     "adapt",
     "datasets",
     "densities",

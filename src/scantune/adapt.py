@@ -25,7 +25,7 @@ from scantune.results import Result, Survey
 from scantune.sampling import RandomSlices, WholeVolume
 from scantune.scans import Case, read_scan
 from scantune.solvers import LBFGS, Adam
-from scantune.supervision import decide, run, survey, watch
+from scantune.supervision import Stop, decide, run, survey, watch
 from scantune.tasks import Segmentation, Task
 from scantune.volumes import Volume
 
@@ -38,7 +38,8 @@ PRESETS: dict[str, Schedule] = {
 }
 """`paper` is the paper's recipe, with the exact expectation over subjects; `fast` solves the same objective sooner.
 
-With a calibrated prior, `fast` stops where the scan is as typical as a source subject, or where the prediction strays.
+With the guard, `fast` takes the best step on the way, and ends where steps no longer get better; `paper` goes to its
+end, and the guard keeps that or the source.
 """
 
 
@@ -62,11 +63,13 @@ def adapt(
     device: str | torch.device = "auto",
     seed: int = 0,
     *,
+    stop: Stop = "stable",
     helpers: Mapping[str, Helper] | None = None,
     options: Mapping[str, Any] | None = None,
     batch: int | None = None,
     mask: Tensor | None = None,
     on_step: OnStep | None = None,
+    warm: Mapping[str, Tensor] | None = None,
 ) -> Result:
     """Adapts a network to one scan, without labels and without training images.
 
@@ -79,14 +82,17 @@ def adapt(
         method: A name of `scantune.methods.METHODS`, or a class of your own.
         preset: `fast` or `paper`.
         steps: Number of steps; by default the preset's.
-        guard: Whether a result that must be harmful is rolled back to the source prediction.
+        guard: Whether the best step on the way is looked for, and the source prediction kept where there is none.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
+        stop: With the guard and preset `fast`, when a run ends before its last step: `stable`, where predictions no
+            longer get stabler; `typical`, also where the scan is as typical as a source subject; `never`.
         helpers: Helper networks by the name of the method they serve; by default the model's own.
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
         batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.
         mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
         on_step: Called after each step with its number and the number of steps.
+        warm: Where a run starts, parameters by name, such as those that another scan of the site ended with.
     """
     started = time.perf_counter()
     where = find_device(str(device))
@@ -104,14 +110,13 @@ def adapt(
     schedule = _schedule(runner, preset, steps, batch)
     before = survey(source, volume, task, prior)
     _require_sense(before, prior)
-    watched = watch(before, prior) if guard and preset == "fast" else None
-    done = run(runner, source, volume, before, schedule, watched, seed, on_step)
-    adapted, after = source, before
-    if done.course.state:
-        adapted, after = done.network, survey(done.network, volume, task, prior)
-    decision = decide(done, before, after, watched) if guard else Decision("kept", "the guard was switched off.")
-    if decision.action != "kept":
-        adapted, after = source, before
+    watched = watch(source, volume, before, prior, runner.looks, stop) if guard else None
+    done = run(runner, source, volume, schedule, watched if preset == "fast" else None, seed, on_step, warm)
+    decision = Decision("kept", "the guard was switched off.") if watched is None else decide(done, watched)
+    adapted, after, state = source, before, {}
+    if decision.action == "kept" and done.course.state:
+        adapted, state = done.network, done.course.state
+        after = survey(adapted, volume, task, prior)
     lay_out(adapted, "channels first")
     facts = {
         "method": runner.name,
@@ -121,9 +126,12 @@ def adapt(
         "device": str(where),
         **_facts(done.course, started),
         **_levels(prior),
+        **_calibrated(prior, before, after, volume),
+        "guard": decision.numbers,
     }
     labels = network.labels if isinstance(network, Model) else {}
-    return Result(adapted, before, after, done.course.trace, decision, patient.case, patient.prepared, labels, facts)
+    trace = done.course.trace
+    return Result(adapted, before, after, trace, decision, patient.case, patient.prepared, labels, facts, state)
 
 
 def _require_sense(before: Survey, prior: FieldOfExperts | None) -> None:
@@ -153,6 +161,20 @@ def _levels(prior: FieldOfExperts | None) -> dict[str, Any]:
         return {}
     typical = {} if prior.calibration is None else {"energy_typical": prior.calibration.typical}
     return {"energy_floor": prior.floor(), **typical}
+
+
+def _calibrated(prior: FieldOfExperts | None, before: Survey, after: Survey, volume: Volume) -> dict[str, Any]:
+    """How a calibrated prior reads the scan, before and after, and what it remarks on its extent."""
+    known = None if prior is None else prior.calibration
+    if known is None or before.energy is None or after.energy is None:
+        return {}
+    remarks = [] if known.coverage is None else known.coverage.remarks(len(volume.images), volume.padding)
+    return {
+        "reading_before": known.reading(before.energy),
+        "reading_after": known.reading(after.energy),
+        "readings_before": known.readings(before.energies),
+        "remarks": remarks,
+    }
 
 
 def _schedule(method: Method, preset: str, steps: int | None, batch: int | None) -> Schedule:

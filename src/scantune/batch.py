@@ -18,6 +18,7 @@ from scantune.outputs import Entry, OutputFolder, read_manifest, require_writabl
 
 if TYPE_CHECKING:
     from scantune.modelfile import Model
+    from scantune.site import Site
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,13 @@ class AdaptSettings:
     device: str = "auto"
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    stop: Literal["stable", "typical", "never"] = "stable"
+    site: bool = False
+    """Whether the scans are of one site, so that each starts where the last good one ended."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what `scantune.adapt` takes."""
+        return {name: value for name, value in asdict(self).items() if name != "site"}
 
     def asks_for(self) -> dict[str, Any]:
         """Return what decides the result: everything but the device."""
@@ -155,6 +163,7 @@ class _Run:
     overwrite: bool
     pages: bool
     observer: Observer
+    site: "Site | None"
 
     def finished(self, name: str, path: Path) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
@@ -201,9 +210,10 @@ class _Run:
 
         from scantune.adapt import adapt
 
+        settings = {"on_step": self.observer.step, **self.settings.arguments()}
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        result = adapt(self.model, path, on_step=self.observer.step, **asdict(self.settings))
+        result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)
         entry = result.write_segmentations(self.out.path)
         return result.with_page(self.out.path, entry) if self.pages else entry
 
@@ -233,6 +243,7 @@ def _begin(
     from scantune.devices import find_device
     from scantune.methods import Equipment, find_method
     from scantune.modelfile import load
+    from scantune.site import Site
 
     method = find_method(settings.method)
     if settings.preset not in PRESETS:
@@ -242,7 +253,8 @@ def _begin(
     find_device(settings.device)
     loaded = load(model) if isinstance(model, str | Path) else model
     method(Equipment(loaded.task, loaded.prior, loaded.helpers), settings.options)
-    return _Run(loaded, loaded.fingerprint, out, settings, overwrite, pages, observer)
+    site = Site(loaded, **settings.arguments()) if settings.site else None
+    return _Run(loaded, loaded.fingerprint, out, settings, overwrite, pages, observer, site)
 
 
 def _content_hash(path: Path) -> str:

@@ -46,6 +46,11 @@ class Levels:
     typical: float
     far: float
 
+    @property
+    def low(self) -> float:
+        """Nine of ten new source subjects are above it."""
+        return self.middle**2 / self.typical
+
     @classmethod
     def of(cls, held_out: Sequence[float], training: Sequence[float] = ()) -> Self:
         """From energies of held-out subjects, and of training subjects among themselves, one left out at a time."""

@@ -59,8 +59,12 @@ class Adapt:
     """Where to compute; auto takes a GPU where there is one."""
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
+    stop: Annotated[Literal["stable", "typical", "never"], arg(metavar="stable|typical|never")] = "stable"
+    """When fast ends early: where predictions no longer get stabler, also where the scan is typical, or never."""
+    site: Flag = False
+    """The scans are of one site: each starts where the last good adaptation ended."""
     no_guard: Flag = False
-    """Keep every adaptation. By default one that must be harmful is rolled back to the source result."""
+    """Keep every adaptation. By default one that does not make the prediction more stable is rolled back."""
     no_page: Flag = False
     """Leave out the pages."""
     overwrite: Flag = False
@@ -72,7 +76,15 @@ class Adapt:
         """Adapt to all scans, then show what became of them."""
         scans = find_scans(self.scans)
         settings = AdaptSettings(
-            self.method, self.preset, self.steps, not self.no_guard, self.device, self.seed, self._options()
+            self.method,
+            self.preset,
+            self.steps,
+            not self.no_guard,
+            self.device,
+            self.seed,
+            self._options(),
+            self.stop,
+            self.site,
         )
         from scantune import terminal
 

@@ -1,29 +1,20 @@
-"""The guard: every adaptation is judged without labels, stopped where it strays, or undone."""
+"""The guard: every adaptation is judged without labels; a step of its way is kept, or none."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from scantune.calibration import Calibration, structure_counts
+from scantune.stability import agreements, stability
 
 Action = Literal["kept", "rolled back", "skipped"]
 
-AGREEMENT = 0.8
-"""An ordinary step may not change more of the prediction than leaves this Dice with the source prediction."""
-
-ODDNESS = 0.5
-"""Proportions may always be this odd, in standard deviations; beyond, they may not get odder than they were."""
-
-ODD = 3.0
-"""A source prediction odder than this has failed: then any change is welcome that repairs it."""
-
-USUAL = 2.0
-"""A repaired prediction is at most this odd, and its scan as typical as a source subject."""
-
 Verdict = Literal["accepted", "refused", "strayed"]
-"""On a step: it may be chosen; it may not, but later ones might; it may not, and the run should end."""
+"""On a step: it is the best so far; it is not, but later ones may be; it is not, and the run should end."""
 
 
 @dataclass(frozen=True)
@@ -34,69 +25,126 @@ class Decision:
         action: `kept`: the adapted prediction stands. `rolled back`: it was discarded for the source prediction.
             `skipped`: there was nothing to adapt.
         reason: One plain sentence.
+        numbers: What it rests on, by name.
     """
 
     action: Action
     reason: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the guard asks of a step; chosen on people that no result is reported of, by `scripts/guard_rules.py`."""
+
+    charge: float = 0.1
+    """Every hundredth of the prediction that changes must make it more stable by this many hundredths."""
+    margin: float = 0.002
+    """And by so much more, before a step is worth having."""
+    patience: int = 4
+    """After so many looks without a better one the run ends."""
+    failed: float = 3.0
+    """A source prediction whose proportions are odder than this, in deviations of source subjects, has failed: then a
+    step may change it wholly if that repairs it."""
+    usual: float = 2.0
+    """A repaired prediction is at most this odd, and its scan as typical as a source subject."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be told of a prediction without labels.
+
+    Args:
+        stability: Mean Dice with the predictions of perturbed scans, by structure.
+        agreement: Dice with the source prediction, by structure.
+        counts: Pixels, by structure.
+    """
+
+    stability: tuple[float, ...]
+    agreement: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def at(cls, labels: Sequence[Tensor], structures: int, source: Tensor | None = None) -> "Look":
+        """At predictions of a scan and of it perturbed, `(slices, *spatial)` each; of the source network, if none."""
+        own = labels[0]
+        return cls(
+            tuple(stability(labels, structures)),
+            tuple(agreements(own, own if source is None else source, structures)),
+            tuple(structure_counts(own, structures).tolist()),
+        )
+
+    def score(self, rules: Rules) -> float:
+        """Stability less what the change from the source costs; means over structures."""
+        return fmean(self.stability) - rules.charge * (1 - fmean(self.agreement))
 
 
 class Guard:
     """Judges the steps of one adaptation, in order, by what they do to the prediction.
 
-    Matching feature statistics can go on while the prediction falls apart. Two things tell without labels: the
-    structures' proportions leave those of source subjects, or most of the prediction becomes another one. The first
-    such step ends the run. Only where the source prediction itself was odd may a later step change it wholly, if this
-    makes scan and prediction those of a source subject.
+    Matching statistics, or growing confident, can go on while the prediction falls apart. What tells without labels is
+    whether the prediction stays the same when the scan is changed in ways that should not matter: a network that meets
+    a strange scan is unsure in this sense, and one that was adapted well is less so. As any change may make things
+    worse, a step has to become more stable in proportion to how much of the prediction it changes. A network can also
+    be wrong without being unsure; where the proportions of its structures tell, a repair may be anything usual.
 
     Args:
-        source: Predicted labels before adaptation, `(slices, *spatial)`.
-        structures: How many structures there are besides the background.
-        calibration: What is typical of source subjects.
+        source: The look at the source prediction.
+        rules: What is asked of a step.
+        calibration: What is typical of source subjects, where it is known.
     """
 
-    def __init__(self, source: Tensor, structures: int, calibration: Calibration) -> None:
-        self.source, self.structures, self.calibration = source, structures, calibration
-        self.before = self.oddness(source)
-        self.strayed = False
+    def __init__(self, source: Look, rules: Rules | None = None, calibration: Calibration | None = None) -> None:
+        self.source, self.rules, self.calibration = source, rules or Rules(), calibration
+        self.bar = source.score(self.rules) + self.rules.margin
+        self.failed = self.oddness(source) > self.rules.failed
+        self.best: Look | None = None
+        self.repaired = False
+        self.looks, self.without, self.emptied = 0, 0, False
 
-    def verdict(self, labels: Tensor, energy: float | None) -> Verdict:
-        """On a step with this prediction and FoE-CNN energy."""
-        after = self.oddness(labels)
-        typical = energy is not None and energy <= self.calibration.typical
-        if self.before > ODD and after <= USUAL and typical:
+    def verdict(self, look: Look, energy: float | None = None) -> Verdict:
+        """On the next step, with its FoE-CNN energy."""
+        self.looks += 1
+        score, lost = look.score(self.rules), self.lost(look)
+        self.emptied |= lost
+        repairs = not self.repaired and self.repairs(look, energy)
+        if not lost and (score > self.bar or repairs):
+            self.best, self.bar, self.without = look, score, 0
+            self.repaired |= repairs
             return "accepted"
-        ordinary = after <= max(self.before, ODDNESS) and self.agreement(labels) >= AGREEMENT
-        if ordinary and not self.strayed:
-            return "accepted"
-        self.strayed = True
-        return "refused" if self.before > ODD else "strayed"
+        self.without += 1
+        return "strayed" if self.without >= self.rules.patience and not self.failed else "refused"
 
-    def oddness(self, labels: Tensor) -> float:
-        """How far a prediction's proportions are from those of source subjects, in standard deviations."""
-        return self.calibration.oddness(structure_counts(labels, self.structures))
+    def repairs(self, look: Look, energy: float | None) -> bool:
+        """Whether a source prediction that has failed becomes one of a source subject."""
+        known = self.calibration
+        if known is None or energy is None or not self.failed:
+            return False
+        return energy <= known.typical and self.oddness(look) <= self.rules.usual
 
-    def agreement(self, labels: Tensor) -> float:
-        """Mean Dice with the source prediction over the structures that this has; 1 where it has none."""
-        scores = []
-        for value in range(1, self.structures + 1):
-            one, other = self.source == value, labels == value
-            if bool(one.any()):
-                scores.append(2 * float((one & other).sum()) / float(one.sum() + other.sum()))
-        return sum(scores) / len(scores) if scores else 1.0
+    def oddness(self, look: Look) -> float:
+        """How far a prediction's proportions are from those of source subjects, in deviations; 0 where not known."""
+        return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(look.counts))
 
+    def lost(self, look: Look) -> bool:
+        """Whether a structure of the source prediction is gone, or there is none at all."""
+        gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
+        return gone or not any(look.counts)
 
-def judge(before: float, after: float, source: Tensor, adapted: Tensor) -> Decision:
-    """The verdict on a finished adaptation, by the objective and by what is left of the prediction.
-
-    Args:
-        before: The objective at the start.
-        after: The objective of the chosen step.
-        source: Predicted labels before, `(slices, *spatial)`.
-        adapted: Predicted labels after.
-    """
-    if not after < before:
-        return Decision("rolled back", f"no step that the guard accepts lowered the objective from {before:.4g}.")
-    found, left = torch.unique(source).numel(), torch.unique(adapted).numel()
-    if left < 2 <= found:
-        return Decision("rolled back", f"the adapted prediction collapsed to one class; the source had {found}.")
-    return Decision("kept", f"the objective fell from {before:.4g} to {after:.4g}.")
+    def decision(self) -> Decision:
+        """On the run, from all looks."""
+        before = fmean(self.source.stability)
+        numbers = {"stability_before": before, "looks": float(self.looks)}
+        if self.best is not None:
+            after, same = fmean(self.best.stability), fmean(self.best.agreement)
+            steadier = f"the prediction became more stable, {before:.3f} to {after:.3f}, and agrees to {same:.3f} with"
+            numbers |= {"stability_after": after, "agreement": same}
+            if self.repaired:
+                return Decision("kept", "the source prediction had odd proportions, which became usual.", numbers)
+            return Decision("kept", f"{steadier} that of the source.", numbers)
+        if not self.looks:
+            return Decision("rolled back", "no step lowered the objective.", numbers)
+        if self.emptied:
+            return Decision("rolled back", "structures of the source prediction were lost on the way.", numbers)
+        asked = f"no step made the prediction stabler ({before:.3f} before) in proportion to how much it changed it."
+        return Decision("rolled back", asked, numbers)

@@ -33,16 +33,20 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Brakes:
-    """When to stop before the last step.
+    """What steps are chosen, and when a run stops before the last one.
 
     Args:
-        level: The energy at which the scan is as typical as a source subject.
-        verdict: Tells of the current parameters, given their energy, whether their prediction may stand; asked of every
-            step that would be chosen.
+        verdict: Tells of the current parameters, given their energy, whether they are the best so far; asked of steps
+            that lower the objective. By default each of these is.
+        level: The energy at which the run has arrived.
+        every: A verdict has its cost: the fewest steps from one to the next.
+        elsewhere: Whether the start is not the source, and is to be judged as a step is.
     """
 
-    level: float = -math.inf
     verdict: Callable[[float | None], Verdict] = lambda _energy: "accepted"
+    level: float = -math.inf
+    every: int = 1
+    elsewhere: bool = False
 
 
 @dataclass
@@ -54,6 +58,8 @@ class Course:
     trace: list[dict[str, Any]] = field(default_factory=list)
     best: int | None = None
     state: dict[str, Tensor] = field(default_factory=dict)
+    _lowest: float = math.inf
+    _judged: int = 0
 
     @property
     def start(self) -> float:
@@ -72,16 +78,27 @@ class Course:
         smoothed = smoothing * before + (1 - smoothing) * objective
         parts = {name: float(value.detach()) for name, value in terms.parts.items()}
         valid = terms.valid and math.isfinite(objective)
-        better = valid and (self.best is None or smoothed < self.trace[self.best]["smoothed"])
-        verdict: Verdict = self.brakes.verdict(parts.get("cnn")) if better and self.trace else "accepted"
+        better = valid and smoothed < self._lowest
+        verdict = self._verdict(parts.get("cnn")) if better else "refused"
         row = {"step": len(self.trace), "objective": objective, "smoothed": smoothed, **parts}
-        self.trace.append({**row, "valid": valid and verdict == "accepted"})
-        chosen = better and verdict == "accepted"
-        if chosen:
+        self.trace.append({**row, "valid": valid})
+        if better:
+            self._lowest = smoothed
+        if verdict == "accepted":
             self.best = len(self.trace) - 1
             self.state = {name: parameter.detach().clone() for name, parameter in self.moving.items()}
-        arrived = chosen and parts.get("cnn", math.inf) <= self.brakes.level
+        arrived = better and parts.get("cnn", math.inf) <= self.brakes.level
         return math.isfinite(objective) and verdict != "strayed" and not arrived
+
+    def _verdict(self, energy: float | None) -> Verdict:
+        """On a step that lowers the objective; the source is the best so far without being judged."""
+        step = len(self.trace)
+        if step == 0 and not self.brakes.elsewhere:
+            return "accepted"
+        if 0 < step < self._judged + self.brakes.every:
+            return "refused"
+        self._judged = step
+        return self.brakes.verdict(energy)
 
 
 def optimise(
@@ -96,8 +113,8 @@ def optimise(
     """Runs a method on one scan; `network` is a working copy whose parameters are all frozen.
 
     Returns:
-        The trace, at most `steps` + 1 rows, one for each time the objective was evaluated, and the parameters with the
-        lowest smoothed objective among the eligible rows.
+        The trace, at most `steps` + 1 rows, one for each time the objective was evaluated, and the parameters of the
+        last row that the brakes accepted: by default that with the lowest smoothed objective of the eligible ones.
     """
     sampling = schedule.sampling
     generator = torch.Generator().manual_seed(seed)

@@ -69,7 +69,8 @@ class Result:
         case: The scan, where it came from a file.
         prepared: The way back to its grid.
         labels: Structure names and their values.
-        facts: Method, preset, seed, device, steps, best step, seconds.
+        facts: Method, preset, seed, device, steps, best step, seconds, the guard's numbers.
+        state: What the adaptation moved, by name, where it was kept; a start for the next scan of the site.
     """
 
     network: AdaptableNetwork
@@ -81,6 +82,7 @@ class Result:
     prepared: Prepared | None = None
     labels: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def prediction(self) -> Any:

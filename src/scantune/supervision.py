@@ -1,18 +1,23 @@
 """An adaptation under the guard: the loop with its brakes, and the decision on what came of it."""
 
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from scantune.experts import Recorder
-from scantune.guard import Decision, Guard, judge
+from scantune.guard import Decision, Guard, Look, Rules
 from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
 from scantune.prior import FieldOfExperts, sufficient
 from scantune.results import Survey
+from scantune.stability import CHOSEN, Scout
 from scantune.tasks import Task
 from scantune.volumes import Volume
 
@@ -41,19 +46,43 @@ def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts
     )
 
 
+Stop = Literal["stable", "typical", "never"]
+"""When a run ends before its last step: where predictions no longer get stabler; or, if that comes first, where the
+scan has become as typical as a source subject; or never."""
+
+
 @dataclass(frozen=True)
 class Watch:
-    """What a calibrated prior knows of source subjects, while one scan is adapted to.
+    """What is known of a scan before it is adapted to, and who judges the steps.
 
     Args:
-        typical: The energy up to which a scan is as typical as they are.
-        guard: Judges predictions.
-        needless: Whether the scan is typical as it is.
+        scout: Looks at predictions.
+        structures: How many structures there are besides the background.
+        source: What the scout saw of the source network, labels `(slices, *spatial)`.
+        guard: Judges what the scout sees.
+        level: The energy at which a run has arrived.
+        needless: Why there is nothing to adapt; empty where there is.
     """
 
-    typical: float
+    scout: Scout
+    structures: int
+    source: Tensor
     guard: Guard
-    needless: bool
+    level: float = -math.inf
+    needless: str = ""
+
+    def look(self, network: nn.Module) -> Look:
+        """What can be told of a network's prediction."""
+        return Look.at(self.scout.labels(network), self.structures, self.source)
+
+    def brakes(self, network: nn.Module, steps: int, elsewhere: bool) -> Brakes:
+        """For a run of this network; a start elsewhere than at the source is judged as a step is."""
+        every = max(steps // LOOKS, 1)
+        return Brakes(lambda energy: self.guard.verdict(self.look(network), energy), self.level, every, elsewhere)
+
+
+LOOKS = 12
+"""The most looks of a run."""
 
 
 @dataclass(frozen=True)
@@ -64,69 +93,100 @@ class Run:
         network: The adapted network.
         course: What the loop saw.
         origin: The objective at the source network.
-        strange: Whether the run came from elsewhere, and the guard has not seen any of its steps.
+        judged: Whether the guard has seen its steps.
     """
 
     network: AdaptableNetwork
     course: Course
     origin: float
-    strange: bool
+    judged: bool
 
 
-def watch(before: Survey, prior: FieldOfExperts | None) -> Watch | None:
-    """What the prior knows, about a scan as the source network sees it; None where it is not calibrated."""
-    if prior is None or prior.calibration is None:
-        return None
-    typical = prior.calibration.typical
-    needless = before.energy is not None and before.energy <= typical
-    return Watch(typical, Guard(before.prediction, before.structures, prior.calibration), needless)
+def watch(
+    source: AdaptableNetwork,
+    volume: Volume,
+    before: Survey,
+    prior: FieldOfExperts | None,
+    names: Sequence[str] = CHOSEN,
+    stop: Stop = "stable",
+    rules: Rules | None = None,
+) -> Watch:
+    """Prepares the guard of a scan, as the source network sees it.
+
+    Args:
+        source: The source network.
+        volume: The scan.
+        before: What the source network makes of it.
+        prior: Says what is typical, where it is calibrated.
+        names: The perturbations to look by.
+        stop: When a run ends before its last step.
+        rules: What is asked of a step.
+    """
+    scout = Scout.of(volume.images, before.task, names, source.channels)
+    labels = scout.labels(source)
+    rules = rules or Rules()
+    rules = replace(rules, patience=sys.maxsize) if stop == "never" else rules
+    known = None if prior is None else prior.calibration
+    guard = Guard(Look.at(labels, before.structures), rules, known)
+    level, needless = -math.inf, ""
+    if known is not None and before.energy is not None:
+        level = known.typical if stop == "typical" else level
+        if before.energy <= known.levels.low:
+            theirs = f"energy {before.energy:.4g}, theirs from {known.levels.low:.4g}"
+            needless = f"the scan is as typical as source subjects: {theirs}."
+    return Watch(scout, before.structures, labels[0], guard, level, needless)
 
 
 def run(
     method: Method,
     source: AdaptableNetwork,
     volume: Volume,
-    before: Survey,
     schedule: Schedule,
     watched: Watch | None,
     seed: int,
     on_step: OnStep | None,
+    warm: Mapping[str, Tensor] | None = None,
 ) -> Run:
-    """Equips a copy of the source network and adapts it; a scan that is typical as it is gets no step."""
+    """Equips a copy of the source network and adapts it; a scan that is typical as it is gets no step.
+
+    Args:
+        method: How to adapt.
+        source: The source network, which stays as it is.
+        volume: The scan.
+        schedule: How long, and by which steps.
+        watched: Who judges the steps on the way; None to judge the end alone.
+        seed: Fixes every random choice.
+        on_step: Called after each step.
+        warm: Where to start, by name; by default where the method starts.
+    """
     network = method.equip(deepcopy(source), volume)
+    network.load_state_dict(warm or {}, strict=False)
     working = deepcopy(network).requires_grad_(False)
-    brakes = Brakes()
+    brakes = None
     if watched is not None:
         schedule = replace(schedule, steps=0) if watched.needless else schedule
-        if method.starts_at_source:
-            judged = watched.guard
-            brakes = Brakes(
-                watched.typical,
-                lambda energy: judged.verdict(survey(working, volume, before.task, None).prediction, energy),
-            )
+        brakes = watched.brakes(working, schedule.steps, elsewhere=bool(warm) or not method.starts_at_source)
     course = optimise(working, method, volume, schedule, seed, on_step, brakes)
     network.load_state_dict(course.state, strict=False)
     origin = course.start
-    if course.trace and not method.starts_at_source:
+    if course.trace and (warm or not method.starts_at_source):
         bare = deepcopy(source).requires_grad_(False)
         origin = objective_at(bare, method, volume, schedule.sampling, seed)
-    return Run(network, course, origin, not method.starts_at_source)
+    return Run(network, course, origin, watched is not None)
 
 
-def decide(done: Run, before: Survey, after: Survey, watched: Watch | None) -> Decision:
-    """The guard's decision on a run, from the scan before and after it."""
+def decide(done: Run, watched: Watch) -> Decision:
+    """The guard's decision on a run; where it did not look on, it looks at the end."""
     course = done.course
     if not course.moving:
         return Decision("skipped", "the method moves nothing.")
-    if watched is not None and watched.needless:
-        energies = f"energy {before.energy:.4g}, theirs up to {watched.typical:.4g}"
-        return Decision("skipped", f"the scan is as typical as source subjects: {energies}.")
+    if watched.needless and done.judged:
+        return Decision("skipped", watched.needless)
     if not course.trace:
         return Decision("skipped", "no step was asked for.")
-    decision = judge(done.origin, course.end, before.prediction, after.prediction)
-    if decision.action != "kept" or watched is None or not done.strange:
-        return decision
-    # A run from elsewhere comes by strange predictions, so that only its end is judged.
-    if watched.guard.verdict(after.prediction, after.energy) == "accepted":
-        return decision
-    return Decision("rolled back", "the adapted prediction is not like those of source subjects.")
+    if course.end < done.origin and not done.judged:
+        watched.guard.verdict(watched.look(done.network), course.trace[course.best or 0].get("cnn"))
+    decision = watched.guard.decision()
+    if decision.action == "kept" and not course.end < done.origin:
+        return replace(decision, action="rolled back", reason="the objective ended no lower than the source's.")
+    return decision

@@ -152,7 +152,7 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
     """Lay out what became of each scan."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("Scan", overflow="fold")
-    for title in ("Energy in nats", "Decision"):
+    for title in ("Energy in nats", "It was", "Decision"):
         table.add_column(title, no_wrap=True)
     table.add_column("Time", justify="right", no_wrap=True)
     for outcome in outcomes:
@@ -162,6 +162,7 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
         table.add_row(
             outcome.name,
             "-" if before is None or after is None else f"{before:.4f} -> {after:.4f}",
+            str(entry.get("reading_before", "-")),
             Text(decision, style=STYLES.get(decision, "")),
             _time(outcome),
         )

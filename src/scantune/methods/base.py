@@ -13,6 +13,7 @@ from scantune.methods.moving import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.settings import settings_from_table
+from scantune.stability import CHOSEN
 from scantune.tasks import Task
 from scantune.volumes import Batch, Volume
 
@@ -74,6 +75,8 @@ class Method(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
+    looks: ClassVar[tuple[str, ...]] = CHOSEN
+    """The perturbations of a scan by which the guard judges its predictions."""
     refuses: ClassVar[Mapping[str, str]] = {}
     """Tasks that the method is not for, and why, as the end of a sentence."""
 

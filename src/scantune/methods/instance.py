@@ -45,6 +45,7 @@ class Instance(Method):
     name: ClassVar[str] = "instance"
     Options = InstanceOptions
     options: InstanceOptions
+    looks: ClassVar[tuple[str, ...]] = ("darker", "brighter")  # the corrections of a mirrored scan are not known
     refuses: ClassVar[dict[str, str]] = {
         "segmentation": "it optimises the deformation of an atlas for image similarity, and a segmentation network "
         "has neither an atlas nor a deformation"

@@ -1,0 +1,71 @@
+"""Perturbed scans and the agreement of what is predicted for them."""
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import toy_scan
+from scantune.stability import PERTURBATIONS, SLICES, Scout, agreements, stability
+from scantune.tasks import Segmentation
+
+TASK = Segmentation()
+
+
+@pytest.mark.parametrize("name", ["mirrored", "moved"])
+def test_a_perturbation_that_moves_pixels_is_undone(name, rng):
+    change, values = PERTURBATIONS[name], torch.rand(2, 3, 7, 9, generator=rng)
+    assert not torch.equal(change.there(values), values)
+    assert torch.equal(change.back(change.there(values)), values)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("darker", 0.9), ("brighter", 1.1)])
+def test_brightness_changes_by_a_tenth_and_the_prediction_stays_in_place(name, factor, rng):
+    change, values = PERTURBATIONS[name], torch.rand(2, 1, 4, 4, generator=rng)
+    torch.testing.assert_close(change.there(values), factor * values)
+    assert change.back(values) is values
+
+
+def pointwise(threshold):
+    """Class 1 where a pixel is brighter than the threshold: no place and no neighbour matters."""
+    network = nn.Conv2d(1, 2, 1)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([0.0, 100.0]).reshape(2, 1, 1, 1))
+        network.bias.copy_(torch.tensor([0.0, -100.0 * threshold]))
+    return network
+
+
+def test_a_network_that_looks_at_pixels_alone_is_unsure_only_of_brightness():
+    images = torch.linspace(0, 1, 400).reshape(1, 1, 20, 20)
+    labels = Scout(images, TASK, tuple(PERTURBATIONS)).labels(pointwise(0.5))
+    alone = dict(zip(PERTURBATIONS, (agreements(labels[0], other, 1)[0] for other in labels[1:]), strict=True))
+    assert alone["mirrored"] == alone["moved"] == 1
+    n, dark, bright = ((torch.linspace(0, 1, 400) > limit).sum() for limit in (0.5, 0.5 / 0.9, 0.5 / 1.1))
+    assert alone["darker"] == pytest.approx(float(2 * dark / (n + dark)))
+    assert alone["brighter"] == pytest.approx(float(2 * n / (n + bright)))
+    assert stability(labels, 1) == pytest.approx([sum(alone.values()) / 4])
+
+
+def test_agreement_is_monais_dice_and_perfect_where_neither_has_the_structure(rng):
+    from monai.metrics import compute_dice
+    from monai.networks.utils import one_hot
+
+    one, other = (torch.randint(0, 4, (5, 12, 9), generator=rng) for _ in range(2))
+    one[one == 3], other[other == 3] = 0, 0
+    scores = compute_dice(*(one_hot(volume[None, None], 4) for volume in (one, other)), include_background=False)
+    assert agreements(one, other, 3) == pytest.approx([*scores[0, :2].tolist(), 1.0])
+
+
+@pytest.mark.parametrize("slices", [1, 3, 8, 30])
+def test_at_most_some_slices_are_looked_at_from_the_first_to_the_last(slices):
+    images = torch.arange(slices).float().reshape(-1, 1, 1, 1)
+    seen = Scout.of(images, TASK).images.flatten().tolist()
+    assert len(seen) == min(slices, SLICES)
+    assert (seen[0], seen[-1]) == (0, slices - 1)
+    assert seen == sorted(set(seen))
+
+
+def test_a_trained_network_is_stabler_on_scans_of_its_own_site(toy):
+    def of(gamma):
+        return sum(stability(Scout.of(toy_scan(140)[0] ** gamma, TASK).labels(toy.network), 2)) / 2
+
+    assert of(1.0) > of(2.0) + 0.02
