@@ -197,7 +197,9 @@ def test_steps_are_watched_and_scans_kept_without_changing_a_row(path, whole, tm
     assert [row for row in plain if row.method == "foe-cnn"] == [row for row in watched if row.method == "foe-cnn"]
     jobs = {(job.row, job.trial.site, job.trial.number): job.key for job in expand(Experiment.read(path, sets)).rows}
     folder = out / "jobs" / jobs["foe-cnn", "north", 0]
-    noted = {row["step"]: row["dice"] for row in json.loads((folder / "trace.json").read_text()) if "dice" in row}
+    trace = json.loads((folder / "trace.json").read_text())
+    noted = {row["step"]: row["dices"] for row in trace if "dices" in row}
+    assert {row["step"]: row["dice"] for row in trace if "dice" in row} == {n: d["whole"] for n, d in noted.items()}
     baseline = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline", "north", 0])}
     assert noted.keys() == {0, 2} and noted[0] == baseline
     with np.load(folder / "case.npz") as kept:
@@ -282,3 +284,17 @@ def test_what_lies_beyond_a_slab_is_not_scored():
     inside = slice(first, first + count)
     assert count == 6 and np.array_equal(reference[..., inside], case.reference[..., inside])
     assert reference.sum() == case.reference[..., inside].sum()
+
+
+def test_a_model_that_is_there_is_used_instead_of_training_one(path, whole, tmp_path):
+    network = expand(Experiment.read(path)).rows[0].network
+    model = whole / "jobs" / network.key / MODEL
+    _, done = run(
+        path, tmp_path, f"experiment.models.strong={model}", selection=Selection(methods=("entropy",), count=1)
+    )
+    assert [job.kind for job in done] == ["given", "prior", "adapt", "adapt"]
+    plain = {(row.subject, row.structure): row.dice for row in read_rows(whole) if row.method == "entropy"}
+    found = {(row.subject, row.structure): row.dice for row in read_rows(tmp_path)}
+    assert found == {key: value for key, value in plain.items() if key in found} and found
+    with pytest.raises(InputError, match="are strong and none, got weak"):
+        Experiment.read(path, [f"experiment.models.weak={model}"])

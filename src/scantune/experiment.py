@@ -1,14 +1,15 @@
 """An experiment: a recipe whose table [experiment] says which rows are compared, at which centres and how often."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from scantune.casesources import Source
 from scantune.errors import InputError
-from scantune.methods import METHODS, find_method
+from scantune.experimenttables import ROWS, SUPERVISED, AdaptTable, ExperimentTable, RowTable, Value
+from scantune.methods import find_method
 from scantune.settings import (
     PriorSettings,
     Recipe,
@@ -19,91 +20,6 @@ from scantune.settings import (
 )
 from scantune.sources import read_source
 from scantune.words import table_of_words
-
-Value = bool | int | float | str
-Preset = Literal["fast", "paper"]
-
-SUPERVISED = "supervised"
-"""The method of a network that goes on training with labelled scans of the centre it is tested at."""
-
-
-@dataclass(frozen=True)
-class AdaptTable:
-    """The table [adapt]: how every row is adapted, unless it says otherwise."""
-
-    preset: Preset = "paper"
-    """How steps are taken."""
-    guard: bool = False
-    """Whether harmful results are rolled back; off, so that the methods themselves are seen."""
-    paper: dict[str, int] = field(default_factory=dict)
-    """Steps and slices per batch of the preset paper: `steps`, `batch`."""
-    fast: dict[str, int] = field(default_factory=dict)
-    """The same of the preset fast."""
-    options: dict[str, dict[str, Value]] = field(default_factory=dict)
-    """The tables [adapt.options.METHOD]: options of a method."""
-
-    def __post_init__(self) -> None:
-        for preset in (self.paper, self.fast):
-            unknown = set(preset) - {"steps", "batch"}
-            if unknown:
-                raise InputError(f"A preset in [adapt] takes steps and batch, got {', '.join(sorted(unknown))}.")
-
-
-@dataclass(frozen=True)
-class RowTable:
-    """The table [experiment.rows."NAME"]: what one row of the results is."""
-
-    method: str
-    """A name of `scantune.methods.METHODS`, or `supervised`."""
-    network: Literal["strong", "none"] = "strong"
-    """The augmentation that the network was trained with."""
-    options: dict[str, Value] = field(default_factory=dict)
-    """What differs from [adapt.options.METHOD]."""
-    prior: dict[str, Value] = field(default_factory=dict)
-    """What differs from [prior]."""
-    preset: Preset | None = None
-    """By default that of [adapt]; so `steps` and `guard`."""
-    steps: int | None = None
-    guard: bool | None = None
-    at_home: bool = False
-    """Whether scans of the training centre are scored, too."""
-
-    def __post_init__(self) -> None:
-        if self.method != SUPERVISED:
-            find_method(self.method)
-
-
-ROWS: dict[str, RowTable] = {
-    "baseline": RowTable("source", network="none", at_home=True),
-    "strong baseline": RowTable("source", at_home=True),
-    SUPERVISED: RowTable(SUPERVISED),
-    **{name: RowTable(name) for name in METHODS if name != "source"},
-}
-"""The rows that need no table of their own."""
-
-
-@dataclass(frozen=True)
-class ExperimentTable:
-    """The table [experiment]: what is compared, where and how often."""
-
-    methods: tuple[str, ...]
-    """Names of rows: those of `ROWS`, and those that have a table [experiment.rows."NAME"]."""
-    centres: tuple[str, ...] = ()
-    """By default every centre that has scans to test with."""
-    seeds: tuple[int, ...] = (0,)
-    """Training runs: a seed decides everything random about a network and what is done with it."""
-    count: int | None = None
-    """People per centre; by default all."""
-    score: str = "mean"
-    """The structure that tables show: one of the labels, their `mean`, or `whole`, all of them as one."""
-    watch: tuple[int, ...] = ()
-    """Steps of every run at which the Dice is noted in its trace."""
-    keep: int = 0
-    """People per centre whose scans are kept with their results, to be looked at."""
-    tier: str | int = ""
-    """How much of the experiment this is; a column of the rows."""
-    rows: dict[str, dict[str, Value | dict[str, Value]]] = field(default_factory=dict)
-    """Rows beside the usual ones."""
 
 
 @dataclass(frozen=True)

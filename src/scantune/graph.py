@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from scantune.casesources import Source
 from scantune.errors import InputError
-from scantune.experiment import SUPERVISED, Experiment, RowTable
+from scantune.experiment import Experiment
+from scantune.experimenttables import SUPERVISED, RowTable
 from scantune.helpers import TRAINERS
-from scantune.jobs import Adaptation, FineTuning, HelperTraining, Job, PriorFitting, Run, Training
+from scantune.jobs import Adaptation, FineTuning, Given, HelperTraining, Job, PriorFitting, Run, Training
 from scantune.jobs.scoring import common_structures
 from scantune.rows import WHOLE
 from scantune.sources import Simulated
@@ -131,8 +133,8 @@ class _Expansion:
         network = self._network(row.network, seed)
         preset = row.preset or adapt.preset
         numbers = adapt.paper if preset == "paper" else adapt.fast
-        labels, whole = self._labels(source), table.score == WHOLE
-        if not common_structures(self.sources[0].names(), labels) and not whole:
+        labels = self._labels(source)
+        if not common_structures(self.sources[0].names(), labels) and table.score != WHOLE:
             raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
         return Adaptation(
             title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
@@ -150,7 +152,7 @@ class _Expansion:
                 options={} if supervised else self.experiment.options(row),
             ),
             labels=labels,
-            whole=whole,
+            score=table.score,
             watch=table.watch,
             keep=trial.number < table.keep,
             cohort=source.cohort if isinstance(source, Simulated) else getattr(source, "name", "files"),
@@ -171,6 +173,9 @@ class _Expansion:
             recipe = self.experiment.training(augment, seed)
             plan = replace(self._plan(self.sources[0]), recipe=recipe)
             kind = "strong baseline" if augment == "strong" else "baseline"
+            given = self.experiment.table.models.get(augment)
+            if given is not None:
+                return Given(f"take the {kind}, seed {seed}", seed, plan, Path(given).resolve())
             return Training(f"train the {kind}, seed {seed}", seed, plan)
 
         made: Training = self._once(("network", augment, seed), make)

@@ -2,10 +2,11 @@
 
 from scantune.jobs.adaptation import Adaptation, Run
 from scantune.jobs.base import MODEL, Job, Place, Tell
-from scantune.jobs.networks import FineTuning, HelperTraining, PriorFitting, Training
+from scantune.jobs.networks import FineTuning, Given, HelperTraining, PriorFitting, Training
 
 JOBS: dict[str, type[Job]] = {
     "train": Training,
+    "given": Given,
     "supervise": FineTuning,
     "prior": PriorFitting,
     "helper": HelperTraining,
@@ -18,6 +19,7 @@ __all__ = [
     "MODEL",
     "Adaptation",
     "FineTuning",
+    "Given",
     "HelperTraining",
     "Job",
     "Place",

@@ -20,7 +20,7 @@ from scantune.jobs.version import installed_version
 from scantune.jobs.watching import Watcher
 from scantune.modelfile import Model
 from scantune.results import Result
-from scantune.rows import ROWS, Row, write_rows
+from scantune.rows import ROWS, WHOLE, Row, write_rows
 from scantune.scans import Case, write_text
 from scantune.trials import Trial
 
@@ -54,7 +54,7 @@ class Adaptation(Job):
         helper: Trains the helper network of the method, where it has one.
         run_as: How.
         labels: Label value of each structure in the scan's reference.
-        whole: Whether all structures are scored as one, too.
+        score: The structure that is watched: one of the labels, `mean`, or `whole`, which is a row of its own then.
         watch: Steps at which the Dice is noted in the trace.
         keep: Whether the scan is kept with its results.
         cohort: Where the scan is from, for the rows.
@@ -71,7 +71,7 @@ class Adaptation(Job):
     helper: HelperTraining | None
     run_as: Run
     labels: Mapping[str, int]
-    whole: bool
+    score: str
     watch: tuple[int, ...]
     keep: bool
     cohort: str
@@ -85,7 +85,13 @@ class Adaptation(Job):
 
     def settings(self) -> dict[str, Any]:
         """How the network is adapted, and what is scored."""
-        return {**self.run_as.record(), "labels": dict(self.labels), "whole": self.whole, "watch": list(self.watch)}
+        watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
+        return {**self.run_as.record(), "labels": dict(self.labels), "whole": self.whole, **watched}
+
+    @property
+    def whole(self) -> bool:
+        """Whether all structures are scored as one, too."""
+        return self.score == WHOLE
 
     def scan(self) -> str:
         """The trial; one that is kept is another result."""
@@ -97,7 +103,7 @@ class Adaptation(Job):
         model = self._model(place)
         case = seen(_case(self.trial, device), model.preprocessing)
         structures = common_structures(model.labels, self.labels)
-        watcher = Watcher(self.run_as.method, model, case, structures, self.whole, self.watch)
+        watcher = Watcher(self.run_as.method, model, case, structures, self.score, self.watch)
         reset_peak_memory(device)
         with reproducible(device):
             result = adapt(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from scantune.helpers import TRAINERS
 from scantune.jobs.base import MODEL, Job, Place, Tell
 from scantune.learning import Progress
+from scantune.modelfile import load
 from scantune.settings import PriorSettings, settings_from_table
 from scantune.trials import identity
 from scantune.workflow import Plan, fit_helper, fit_model, train_model
@@ -57,6 +58,29 @@ class Training(Job):
 
     def _start(self, place: Place) -> Any:
         del place
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Training):
+    """Takes a model that is there, instead of training one.
+
+    Attributes:
+        file: The model file; of what is in it, network, labels and preprocessing count.
+    """
+
+    kind: ClassVar[str] = "given"
+    version: ClassVar[int] = 1
+
+    file: Path
+
+    def settings(self) -> dict[str, Any]:
+        """What is in the file."""
+        return {"model": load(self.file).fingerprint}
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Copy the model."""
+        del place, tell
+        load(self.file).save(out / MODEL)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import torch
 from scantune.jobs.scoring import Structures, dices
 from scantune.methods import Method, find_method
 from scantune.modelfile import Model
+from scantune.rows import MEAN, WHOLE
 from scantune.scans import Case
 from scantune.supervision import survey
 from scantune.volumes import Volume
@@ -23,7 +24,7 @@ class Watcher:
         model: What is adapted.
         case: The scan with its reference.
         structures: What is scored.
-        whole: Whether all structures are scored as one, too.
+        score: The structure whose Dice is noted first.
         steps: When to look; step 0 is where the run starts.
     """
 
@@ -31,7 +32,7 @@ class Watcher:
     model: Model
     case: Case
     structures: Structures
-    whole: bool
+    score: str
     steps: Sequence[int]
     found: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -50,10 +51,16 @@ class Watcher:
                 if step in watcher.steps and step not in watcher.found:
                     seen = survey(self.network, volume, self.task, None)
                     labels = prepared.to_native(seen.probabilities)
-                    watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.whole)
+                    watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.score == WHOLE)
 
         return Watched
 
     def noted(self, trace: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The trace with the Dice by structure in the rows of the steps that were looked at."""
-        return [{**row, "dice": self.found[row["step"]]} if row["step"] in self.found else dict(row) for row in trace]
+        """The trace, with the Dice in the rows of the steps that were looked at, of the score and by structure."""
+        return [{**row, **self._dice(row["step"])} for row in trace]
+
+    def _dice(self, step: int) -> dict[str, Any]:
+        if step not in self.found:
+            return {}
+        found = self.found[step]
+        return {"dice": found.get(self.score, found.get(MEAN)), "dices": found}
