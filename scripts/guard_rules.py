@@ -75,7 +75,7 @@ def play(line: Row, known: Calibration, rules: Rules, names: Sequence[str] = CHO
     end_alone = line["run"] in ENDS
     if not end_alone and energy(line) <= known.levels.low:
         return Played(0, 0, "skipped")
-    guard, chosen, best = Guard(look(path[0], names), rules, known), 0, path[0]["smoothed"]
+    guard, chosen, best = Guard(look(path[0], names), rules, known, energy(line)), 0, path[0]["smoothed"]
     for row in [lowest(path)] if end_alone else path[1:]:
         if not row["valid"] or row["smoothed"] >= best:
             continue
@@ -95,8 +95,10 @@ def choose(arguments: argparse.Namespace) -> None:
     lines = read(arguments.files)
     print("Dice against no adaptation, on validation people. Harm: scans that lose more than 0.01; stay: of those that")
     print("the unguarded method improves by more than 0.01, those that stay improved; looks: mean number per scan.\n")
-    print("| scans | perturbations | charge | patience | mean | unguarded | worst | harm | kept | stay | looks |")
-    print("|---" * 11 + "|")
+    print(
+        "| scans | perturbations | charge | patience | fall | mean | unguarded | worst | harm | kept | stay | looks |"
+    )
+    print("|---" * 12 + "|")
     sets = [CHOSEN, tuple(PERTURBATIONS), ("mirrored",), ("mirrored", "moved"), ("darker", "brighter", "moved")]
     groups = {
         "simulated, default method": [x for x in lines if x["run"] == DEFAULT and x["cohort"] != "lgg"],
@@ -104,11 +106,12 @@ def choose(arguments: argparse.Namespace) -> None:
         "real lesions, default method": [x for x in lines if x["run"] == DEFAULT and x["cohort"] == "lgg"],
     }
     for name, group in groups.items():
-        for names, charge, patience in product(sets, (0.0, 0.05, 0.1, 0.15, 0.2), (3, 4, 99)):
+        falls = (0.5, 0.75, 1.0) if name.startswith("real") else (Rules.fall,)
+        for names, charge, patience, fall in product(sets, (0.0, 0.05, 0.1, 0.15, 0.2), (3, 4, 99), falls):
             if group:
-                rules = Rules(charge=charge, patience=patience)
+                rules = Rules(charge=charge, patience=patience, fall=fall)
                 played = [play(x, calibration(arguments.models, x["model"]), rules, names) for x in group]
-                told = f"| {name} | {', '.join(names)} | {charge} | {patience} |"
+                told = f"| {name} | {', '.join(names)} | {charge} | {patience} | {fall} |"
                 print(told, " | ".join(summary(group, played)), "|")
 
 

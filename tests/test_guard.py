@@ -89,6 +89,15 @@ def test_the_search_for_a_repair_has_patience_and_the_most_stable_repair_is_take
     assert repairs == ["accepted", "refused", "accepted"]
 
 
+def test_of_one_structure_alone_the_energy_must_fall_too():
+    source, step = Look((0.8,), (1.0,), (60,)), Look((0.9,), (0.95,), (50,))
+    assert Guard(source, RULES, energy=0.2).verdict(step, 0.09) == "accepted"
+    assert Guard(source, RULES, energy=0.2).verdict(step, 0.11) == "refused"
+    assert Guard(source, RULES, energy=0.2).verdict(step, None) == "accepted"
+    assert Guard(source, RULES).verdict(step, 0.11) == "accepted"
+    assert Guard(look(0.8), RULES, energy=0.2).verdict(look(0.9), 0.19) == "accepted"
+
+
 def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
     guard = Guard(look(0.8), RULES)
     for each in (look(0.85, 0.95), look(0.9, 0.9), look(0.7, 0.2)):

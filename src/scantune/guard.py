@@ -43,6 +43,9 @@ class Rules:
     """And by so much more, before a step is worth having."""
     patience: int = 4
     """After so many looks without a better one the run ends."""
+    fall: float = 0.5
+    """Where there is one structure alone, such as lesions, its stability says less: then the scan's energy must also
+    fall to this share of what it was, if it is known."""
     failed: float = 3.0
     """A source prediction whose proportions are odder than this, in deviations of source subjects, has failed: then a
     step may change it wholly if that repairs it."""
@@ -92,10 +95,17 @@ class Guard:
         source: The look at the source prediction.
         rules: What is asked of a step.
         calibration: What is typical of source subjects, where it is known.
+        energy: The scan's FoE-CNN energy by the source network, where it is known.
     """
 
-    def __init__(self, source: Look, rules: Rules | None = None, calibration: Calibration | None = None) -> None:
-        self.source, self.rules, self.calibration = source, rules or Rules(), calibration
+    def __init__(
+        self,
+        source: Look,
+        rules: Rules | None = None,
+        calibration: Calibration | None = None,
+        energy: float | None = None,
+    ) -> None:
+        self.source, self.rules, self.calibration, self.energy = source, rules or Rules(), calibration, energy
         self.bar = source.score(self.rules) + self.rules.margin
         self.failed = self.oddness(source) > self.rules.failed
         self.best: Look | None = None
@@ -108,12 +118,18 @@ class Guard:
         score, lost = look.score(self.rules), self.lost(look)
         self.emptied |= lost
         repairs = not self.repaired and self.repairs(look, energy)
-        if not lost and (score > self.bar or repairs):
+        if not lost and ((score > self.bar and self.explains(energy)) or repairs):
             self.best, self.bar, self.without = look, score, 0
             self.repaired |= repairs
             return "accepted"
         self.without += 1
         return "strayed" if self.without >= self.rules.patience and not self.failed else "refused"
+
+    def explains(self, energy: float | None) -> bool:
+        """Whether a step has undone enough of the shift to be believed, where there is one structure alone."""
+        if len(self.source.counts) > 1 or energy is None or self.energy is None:
+            return True
+        return energy <= self.rules.fall * self.energy
 
     def repairs(self, look: Look, energy: float | None) -> bool:
         """Whether a source prediction that has failed becomes one of a source subject."""

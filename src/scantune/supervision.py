@@ -127,7 +127,7 @@ def watch(
     rules = rules or Rules()
     rules = replace(rules, patience=sys.maxsize) if stop == "never" else rules
     known = None if prior is None else prior.calibration
-    guard = Guard(Look.at(labels, before.structures), rules, known)
+    guard = Guard(Look.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
     if known is not None and before.energy is not None:
         level = known.typical if stop == "typical" else level
