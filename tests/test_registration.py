@@ -4,6 +4,7 @@ import json
 import math
 from copy import deepcopy
 from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 import scantune
 from conftest import dice, toy_scan, with_heights
-from scantune import FieldOfExperts, InputError
+from scantune import FieldOfExperts, InputError, metrics
 from scantune.augment import elastic_displacement
 from scantune.helpers import train_helper
 from scantune.modelfile import Model
@@ -32,6 +33,7 @@ from scantune.preprocess import Preprocessing
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.scans import Case, read_labels, write_image, write_labels
 from scantune.settings import Recipe, TrainSettings
+from scantune.simulate import COHORTS
 from scantune.slices import Example
 from scantune.tasks import Registration
 from scantune.train import train, validation_dice
@@ -374,6 +376,32 @@ class TestOutputs:
         )
         assert torch.equal(again.network.task.atlas.labels, model.network.task.atlas.labels)
         assert isinstance(again.network.task, Registering)
+
+
+class TestBundled:
+    def test_the_bundled_model_is_small_and_brings_atlas_prior_and_calibration(self):
+        model = scantune.load("brain-register")
+        assert (resources.files("scantune") / "models" / "brain-register.safetensors").stat().st_size < 3e6
+        assert model.labels == COHORTS["registration"].labels
+        assert model.task.atlas == "icbm152"
+        assert model.prior.calibration is not None
+        assert model.prior.families.keys() == {"cnn", "pca"}
+        # The middle of the slab lies 14 mm above the origin of MNI space, as that of the simulated scans does.
+        assert np.allclose(np.array(model.task.world)[2], [1, 0, 0, 14])
+
+    def test_it_registers_a_simulated_scan_better_than_no_registration(self):
+        model, cohort = scantune.load("brain-register"), COHORTS["registration"]
+        case = next(cohort.cases(cohort.source, "validation", count=1))
+        case = replace(case, image=case.image[:, :, 2::12], reference=case.reference[:, :, 2::12], header=None)
+        case = replace(case, affine=case.affine @ np.diag([1.0, 1.0, 12.0, 1.0]))
+        prepared = model.preprocessing.apply(case)
+        plain = model.network.task.atlas(prepared.volume[:, 1, 0, 0], prepared.volume.shape[2:])[1]
+        found = scantune.adapt(model, case, method="source").prediction
+        scores = [
+            np.mean([metrics.dice(labels, case.reference, value) for value in (1, 2)])
+            for labels in (found, prepared.to_native(plain))
+        ]
+        assert scores[0] > scores[1] + 0.1
 
 
 class TestSlab:

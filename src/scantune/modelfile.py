@@ -23,7 +23,7 @@ from scantune.prior import FieldOfExperts
 from scantune.tasks import Segmentation, Task, task_from_record, task_record
 from scantune.tensorfile import read_tensors, write_tensors
 
-BUNDLED = {"brain": "brain.safetensors"}
+BUNDLED = {"brain": "brain.safetensors", "brain-register": "brain-register.safetensors"}
 """Models inside the package, by name."""
 
 COLUMN = 64
@@ -146,7 +146,7 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
     """Reads a bundled model by name, or a model file by path; nothing is unpickled.
 
     Args:
-        name_or_path: `brain`, or the path of a `.safetensors` file.
+        name_or_path: `brain`, `brain-register`, or the path of a `.safetensors` file.
         network: The network to put the weights into, for a file whose architecture is the user's own.
     """
     path = Path(name_or_path)
