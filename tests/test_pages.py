@@ -170,6 +170,13 @@ class TestWords:
         page = case_page(case_view(entry=entry(quality={"folding": 0.001}, source_quality={"folding": 0.02})))
         assert '<th scope="row">folding before and after</th><td>0.0200, 0.00100</td>' in page
 
+    def test_readings_stability_and_remarks_are_told(self):
+        facts = {"reading_before": "shifted", "reading_after": "typical", "remarks": ["Few <slices>."]}
+        page = case_page(case_view(entry=entry(**facts, guard={"stability_before": 0.9, "stability_after": 0.95})))
+        assert "nats, shifted, then typical" in page
+        assert "0.900 <span aria-label='to'>→</span> <strong>0.950</strong>" in page
+        assert "<p>Few &lt;slices&gt;.</p>" in page
+
     def test_without_a_reference_or_steps_less_is_shown(self):
         page = case_page(case_view(reference=None, trace=[]))
         assert "Dice" not in page

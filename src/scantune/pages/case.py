@@ -1,7 +1,7 @@
 """The page of one scan: what the guard decided, the scan before and after, volumes, and the way of the adaptation."""
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -69,14 +69,10 @@ def _niivue() -> str:
 def _head(view: CaseView) -> str:
     entry = view.entry
     decision = str(entry.get("decision", ""))
-    figures = [("Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), "nats")]
-    if view.dice:
-        before, after = (mean(part) for part in zip(*view.dice.values(), strict=True))
-        figures.insert(0, ("Mean Dice", fixed(before), fixed(after), ""))
     pairs = "".join(
         f"<div><dt>{name}</dt><dd>{before} <span aria-label='to'>→</span> <strong>{after}</strong> "
-        f"<small>{unit}</small></dd></div>"
-        for name, before, after, unit in figures
+        f"<small>{note}</small></dd></div>"
+        for name, before, after, note in _figures(view)
     )
     origin = ", ".join(text(part) for part in (view.site, view.subject) if part and part != view.name)
     plain = [("Method", text(entry.get("method", UNKNOWN))), ("Time", duration(entry.get("seconds")))]
@@ -87,8 +83,22 @@ def _head(view: CaseView) -> str:
 <h1>{text(view.name)}</h1>
 <p class="decision {decision.replace(" ", "-")}">{text(sentence(decision, str(entry.get("reason", ""))))}</p>
 {_meaning(decision)}
+{"".join(f"<p>{text(remark)}</p>" for remark in entry.get("remarks") or ())}
 <dl class="figures">{pairs}{rest}</dl>
 </header>"""
+
+
+def _figures(view: CaseView) -> Iterator[tuple[str, str, str, str]]:
+    """Name, before, after and a note of the numbers that stand at the top."""
+    entry, guard = view.entry, view.entry.get("guard") or {}
+    if view.dice:
+        before, after = (mean(part) for part in zip(*view.dice.values(), strict=True))
+        yield "Mean Dice", fixed(before), fixed(after), ""
+    readings = [text(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key)]
+    note = f"nats, {', then '.join(dict.fromkeys(readings))}" if readings else "nats"
+    yield "Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note
+    if "stability_after" in guard:
+        yield "Stability", fixed(guard.get("stability_before")), fixed(guard["stability_after"]), ""
 
 
 def _meaning(decision: str) -> str:
@@ -130,7 +140,7 @@ def _trace(view: CaseView) -> str:
     refused = any(not row.get("valid", True) for row in view.trace)
     keys = [("energy", "energy")] if any("cnn" in row for row in view.trace) else []
     keys += [("objective", "objective")] + ([("chosen", "chosen step")] if chosen is not None else [])
-    keys += [("refused", "step that the guard did not accept")] if refused else []
+    keys += [("refused", "step that could not be chosen")] if refused else []
     legend = "".join(f'<span><i class="key {kind}"></i>{name}</span>' for kind, name in keys)
     return f"""<section><h2>The adaptation, step by step</h2>
 {trace_chart(view.trace, levels, chosen)}

@@ -38,13 +38,13 @@ class Scale:
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Round values, some three to seven."""
+        """Round values, seven at most where they are logarithmic."""
         if not self.logarithmic:
             step = _round_step((self.high - self.low) / 4)
             first = math.ceil(self.low / step)
             return [step * n for n in range(first, math.floor(self.high / step) + 1)]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for marks in ((1, 2, 5), (1, 3), (1,)):
+        for marks in (range(1, 10), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
             ticks = [m * 10.0**d for d in decades for m in marks if self.low <= m * 10.0**d <= self.high]
             if len(ticks) <= 7:
                 break
@@ -148,7 +148,7 @@ def _line(name: str, line: Sequence[float], x: Scale, y: Scale, trace: Sequence[
     if len(there) <= 60:
         for step, value in there:
             refused = "" if trace[step].get("valid", True) else " refused"
-            told = f"step {step}: {name} {number(value)}" + (", not accepted by the guard" if refused else "")
+            told = f"step {step}: {name} {number(value)}" + (", could not be chosen" if refused else "")
             where = f'cx="{x(step):.1f}" cy="{y(value):.1f}" r="3"'
             parts.append(f'<circle class="{name}{refused}" {where}><title>{told}</title></circle>')
     return "".join(parts)

@@ -69,11 +69,11 @@ def stills(view: CaseView, cutout: Cutout, tables: Mapping[str, list[str]]) -> s
     for slice_number in shown_slices(cutout, view.plane):
         pictures = slice_pictures(cutout, tables, view.plane, slice_number)
         cells = "".join(
-            f'<td><img src="{source}" alt="{name}, slice {slice_number}" style="aspect-ratio: '
+            f'<td><img src="{source}" alt="{name}, slice {slice_number + 1}" style="aspect-ratio: '
             f'{aspect(cutout, view.plane):.3f}"></td>'
             for name, source in pictures.items()
         )
-        rows.append(f'<tr><th scope="row">{slice_number}</th>{cells}</tr>')
+        rows.append(f'<tr><th scope="row">{slice_number + 1}</th>{cells}</tr>')
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("Slice", "Scan", *tables))
     colours = structure_colours(view.labels) | difference_colours(view)
     legend = "".join(f"<span>{swatch(colour)}{text(name)}</span>" for name, colour in colours.items())

@@ -100,7 +100,7 @@
       const slider = find("slice");
       slider.max = data.shape[axis()] - 1;
       slider.value = voxel[axis()];
-      find("place").textContent = `${voxel[axis()]} of ${data.shape[axis()] - 1}`;
+      find("place").textContent = `${voxel[axis()] + 1} of ${data.shape[axis()]}`;
       tell(voxel);
     }
 
