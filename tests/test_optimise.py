@@ -163,7 +163,7 @@ class Verdicts:
 def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
     verdicts = Verdicts("accepted", "strayed")
     course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert [row["objective"] for row in course.trace] == [5, 4, 3]
+    assert [(row["objective"], row["valid"]) for row in course.trace] == [(5, True), (4, True), (3, False)]
     assert course.best == 1
     assert course.end == 4
 
@@ -171,7 +171,7 @@ def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
 def test_a_refused_step_is_not_chosen_and_the_run_goes_on(toy):
     verdicts = Verdicts("accepted", "refused", "accepted")
     course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert len(course.trace) == 4
+    assert [row["valid"] for row in course.trace] == [True, True, False, True]
     assert course.best == 3
 
 

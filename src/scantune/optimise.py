@@ -79,9 +79,9 @@ class Course:
         parts = {name: float(value.detach()) for name, value in terms.parts.items()}
         valid = terms.valid and math.isfinite(objective)
         better = valid and smoothed < self._lowest
-        verdict = self._verdict(parts.get("cnn")) if better else "refused"
+        verdict = self._verdict(parts.get("cnn")) if better else None
         row = {"step": len(self.trace), "objective": objective, "smoothed": smoothed, **parts}
-        self.trace.append({**row, "valid": valid})
+        self.trace.append({**row, "valid": valid and verdict in ("accepted", None)})
         if better:
             self._lowest = smoothed
         if verdict == "accepted":
@@ -90,13 +90,13 @@ class Course:
         arrived = better and parts.get("cnn", math.inf) <= self.brakes.level
         return math.isfinite(objective) and verdict != "strayed" and not arrived
 
-    def _verdict(self, energy: float | None) -> Verdict:
-        """On a step that lowers the objective; the source is the best so far without being judged."""
+    def _verdict(self, energy: float | None) -> Verdict | None:
+        """On a step that lowers the objective, where one is due; the source is the best so far without being judged."""
         step = len(self.trace)
         if step == 0 and not self.brakes.elsewhere:
             return "accepted"
         if 0 < step < self._judged + self.brakes.every:
-            return "refused"
+            return None
         self._judged = step
         return self.brakes.verdict(energy)
 
