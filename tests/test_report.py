@@ -446,9 +446,9 @@ class TestTraces:
             text += f"prostate,UCL,anna,,{method},0,{structure},0.5,{method}\n"
         (tmp_path / "rows.csv").write_text(text)
         told = [
-            {"step": 0, "dice": {"CG": 0.2, "PZ": 0.4, "whole": 0.9}},
+            {"step": 0, "dice": 0.9, "dices": {"CG": 0.2, "PZ": 0.4, "whole": 0.9}},
             {"step": 1},
-            {"step": 2, "dice": {"CG": 0.6}},
+            {"step": 2, "dice": 0.9, "dices": {"CG": 0.6}},
         ]
         (tmp_path / "jobs" / "ae").mkdir(parents=True)
         (tmp_path / "jobs" / "ae" / "trace.json").write_text(json.dumps(told))
@@ -469,7 +469,8 @@ class TestFigures:
     def test_every_person_is_drawn_where_the_scores_are(self, study, rows):
         figure = FIGURES["people"](study)["prostate, tier 1"]
         panel = next(panel for panel in figure.axes if panel.get_title() == "UCL, n = 6")
-        drawn = sorted(float(y) for line in panel.lines for y in set(line.get_ydata()))
+        bars = [segment[0, 1] for segment in panel.collections[0].get_segments()]
+        drawn = sorted([*bars, *(float(y) for line in panel.lines for y in line.get_ydata())])
         expected = sorted(r.dice for method in METHODS for r in of(rows, "UCL", method))
         assert drawn == pytest.approx(expected)
 

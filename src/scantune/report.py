@@ -11,7 +11,6 @@ from pathlib import Path
 from scantune.errors import InputError
 from scantune.figures import FIGURES, save
 from scantune.filewriting import write_whole
-from scantune.pages import pages_of_bench
 from scantune.plans import Plan
 from scantune.reportpage import page
 from scantune.scoretable import Column, Scored, ScoreTable, in_words, read_scores
@@ -86,8 +85,7 @@ def report(
     _write(folder / COMPARISONS, _comparisons(study))
     figures = _figures(study, folder, densities, say)
     say("pages")
-    indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in places if place.is_dir()]
-    inside = [path.relative_to(folder) for path in indices if path is not None]
+    inside = [index.relative_to(folder) for index in _pages(places, folder)]
     told = zip(places, plans, found, strict=True)
     missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
     text = page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
@@ -130,6 +128,17 @@ def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
                     "differently: expected every run once. Leave one of the files out."
                 )
     return ScoreTable(tuple(scores.values()), structures, sum(table.rows for table in tables))
+
+
+def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
+    """Pages of the scans that benchmarks kept, an index each."""
+    benches = [place for place in places if place.is_dir()]
+    if not benches:
+        return []
+    from scantune.pages import pages_of_bench
+
+    indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in benches]
+    return [index for index in indices if index is not None]
 
 
 def _figures(

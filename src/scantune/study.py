@@ -37,8 +37,8 @@ TRAINING_SITES: dict[str, str] = {
 """The site that the networks of each cohort are trained at; people of it are in-domain."""
 
 TRACE = "trace.json"
-"""In the folder of a job: a row for each step, with its objective and the objective's parts; with `dice` by structure
-where it was noted."""
+"""In the folder of a job: a row for each step, with its objective and the objective's parts; where the Dice was noted,
+with `dice`, and `dices` by structure."""
 
 Trace = dict[str, NDArray[np.float64]]
 """The columns of a trace; empty where none was kept."""
@@ -162,8 +162,8 @@ def read_trace(file: Path) -> Trace:
 
 
 def _scored(trace: Trace, structures: Sequence[str]) -> Trace:
-    """The trace with the Dice that counts, where it tells one per structure."""
-    parts = [trace[f"dice/{name}"] for name in structures if f"dice/{name}" in trace]
+    """The trace with the Dice of the structures that count here, where it tells one for each."""
+    parts = [trace[f"dices/{name}"] for name in structures if f"dices/{name}" in trace]
     if not parts:
         return trace
     # Structures that are in neither volume do not count; a step that was not looked at has none at all.
@@ -195,7 +195,7 @@ def _noted(trace: Trace, name: str) -> dict[int, float]:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a step with numbers alone: what is told by structure gets a name each, `dice/WM`."""
+    """The row of a step with numbers alone: what is told by structure gets a name each, `dices/WM`."""
     inner = {f"{name}/{key}": one for name, told in row.items() if isinstance(told, dict) for key, one in told.items()}
     return {**{name: told for name, told in row.items() if not isinstance(told, dict)}, **inner}
 

@@ -52,8 +52,9 @@ def _draw(panel: "Axes", study: Study, column: Column, look: dict[str, tuple[str
     bars = scores.pop(study.against, {})
     everyone = {*bars, *(person for found in scores.values() for person in found)}
     order = {who: place for place, who in enumerate(sorted(everyone, key=lambda w: (bars.get(w, 2.0), str(w))))}
-    for who, dice in bars.items():
-        panel.plot([order[who] - 0.42, order[who] + 0.42], [dice, dice], color=look[study.against][0], linewidth=1.8)
+    if bars:
+        ends = [[order[who] + side for who in bars] for side in (-0.42, 0.42)]
+        panel.hlines(list(bars.values()), *ends, color=look[study.against][0], linewidth=1.8)
     for number, (method, found) in enumerate(scores.items()):
         aside = SPREAD * ((number + 0.5) / len(scores) - 0.5)
         colour, mark = look[method]
