@@ -94,7 +94,7 @@ def spoil(path, what):
         ("N_2_T1w", "cut", "damaged, cut short or of another kind"),
         ("N_2_seg", "grid", "has shape (6, 5, 3), not (6, 5, 4)"),
         ("N_2_seg", "moved", "up to 2 mm away"),
-        ("N_2_seg", "fractions", "whole numbers from 0, but holds 0.5"),
+        ("N_2_seg", "fractions", "whole numbers from 0 to 4294967295, but holds 0.5"),
         ("N_2_seg", "empty", "Its reference is empty"),
         ("N_2_T1w", "constant", "every voxel is 7"),
         ("N_2_seg", "unknown", "has unknown labels: expected only 0, 1, 2, but it also holds 9"),

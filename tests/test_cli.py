@@ -168,7 +168,7 @@ def bad_words(toy, tmp_path, **wrong):
     [
         (
             {"method": "magic"},
-            "Unknown method 'magic'. Available: source, batchnorm, entropy, dae, ae, foe-cnn, foe-cnn-pca.",
+            "Unknown method 'magic'. Available: source, batchnorm, entropy, dae, ae, foe-cnn, foe-cnn-pca, instance.",
         ),
         ({"device": "abacus"}, "abacus"),
         ({"model": "nothing.safetensors"}, "nothing.safetensors"),
