@@ -1,6 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else is installed into .venv, at the versions of constraints.txt.
 #   make demo    set-up, then the main job on the bundled model and made-up scans
 #   make test    set-up, then every check
+#   make docs    set-up, then the documentation in site/, to open in a browser
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for python in python3.11 python3 python3.13 python3.12; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo docs test lint clean
 
 setup: $(STAMP)
 
@@ -25,6 +26,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/scantune demo --out demo
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser."
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,4 +40,4 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
 
 clean:
-	rm -rf $(VENV) build dist demo src/scantune.egg-info .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist demo site src/scantune.egg-info .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -44,7 +44,7 @@ class Scale:
             first = math.ceil(self.low / step)
             return [step * n for n in range(first, math.floor(self.high / step) + 1)]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for marks in (range(1, 10), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        for marks in ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
             ticks = [m * 10.0**d for d in decades for m in marks if self.low <= m * 10.0**d <= self.high]
             if len(ticks) <= 7:
                 break

@@ -6,7 +6,7 @@ any of them, and their differences, by another table of colours.
 
 import base64
 import gzip
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,32 +44,14 @@ class Cutout:
     image: NDArray[np.uint8]
     codes: NDArray[np.unsignedinteger]
     combinations: NDArray[np.integer]
-    spacing: tuple[float, float, float]
+    spacing: tuple[float, ...]
     whole: bool
-    coarser: tuple[int, int, int] = (1, 1, 1)
+    coarser: tuple[int, ...] = (1, 1, 1)
 
     def labels(self, number: int) -> NDArray[Any]:
         """One of the label maps `(x, y, z)` again."""
         labels: NDArray[Any] = self.combinations[:, number][self.codes]
         return labels
-
-    def halved(self) -> "Cutout":
-        """Every second voxel along the axis with the finest ones, the two averaged; labels are those of the first."""
-        axis = int(
-            np.argmin([edge if n > 1 else np.inf for edge, n in zip(self.spacing, self.image.shape, strict=True)])
-        )
-        even = self.image.shape[axis] // 2 * 2
-        first, second = (np.take(self.image, range(start, even, 2), axis).astype(np.uint16) for start in (0, 1))
-        spacing, coarser = list(self.spacing), list(self.coarser)
-        spacing[axis] *= 2
-        coarser[axis] *= 2
-        return replace(
-            self,
-            image=((first + second + 1) // 2).astype(np.uint8),
-            codes=np.take(self.codes, range(0, even, 2), axis),
-            spacing=(spacing[0], spacing[1], spacing[2]),
-            coarser=(coarser[0], coarser[1], coarser[2]),
-        )
 
     def packed(self) -> tuple[bytes, bytes]:
         """Image and codes as gzipped NIfTI, without any word of the scan's header."""
@@ -93,18 +75,70 @@ class Packed:
 
 def pack(view: CaseView) -> Packed:
     """Cut out and pack what is shown of a scan, coarser by halves until it is small enough."""
-    cutout = cut_out(view)
-    while cutout.image.size > MOST_VOXELS:
-        cutout = cutout.halved()
+    piece = _piece(view)
+    while piece.image.size > MOST_VOXELS:
+        piece = piece.halved()
+    cutout = piece.cutout()
     image, codes = cutout.packed()
     while len(image) + len(codes) > MOST_BYTES:
-        cutout = cutout.halved()
+        piece = piece.halved()
+        cutout = piece.cutout()
         image, codes = cutout.packed()
     return Packed(to_base64(image), to_base64(codes), cutout)
 
 
 def cut_out(view: CaseView) -> Cutout:
-    """What is shown of a scan: its structures and what is around them, in grey levels that tell tissues apart."""
+    """What is shown of a scan at its own resolution: its structures and what is around them."""
+    return _piece(view).cutout()
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A part of a scan, turned to RAS+: intensities and label maps `(x, y, z)`, and the edges of their voxels in mm."""
+
+    image: NDArray[Any]
+    maps: list[NDArray[Any]]
+    spacing: tuple[float, ...]
+    whole: bool
+    coarser: tuple[int, ...] = (1, 1, 1)
+
+    def halved(self) -> "_Piece":
+        """Every two voxels along the axis with the finest ones as one: their mean, and the labels of the first."""
+        edges = [edge if n > 1 else np.inf for edge, n in zip(self.spacing, self.image.shape, strict=True)]
+        axis = int(np.argmin(edges))
+        even = self.image.shape[axis] // 2 * 2
+
+        def part(array: NDArray[Any], start: int) -> NDArray[Any]:
+            every = [slice(None)] * 3
+            every[axis] = slice(start, even, 2)
+            return array[tuple(every)]
+
+        doubled = np.array([2 if other == axis else 1 for other in range(3)])
+        return _Piece(
+            (part(self.image, 0).astype(np.float32) + part(self.image, 1)) / 2,
+            [part(labels, 0) for labels in self.maps],
+            tuple((doubled * self.spacing).tolist()),
+            self.whole,
+            tuple((doubled * self.coarser).tolist()),
+        )
+
+    def cutout(self) -> Cutout:
+        """The same in grey levels and codes."""
+        flat = np.stack([labels.ravel().astype(np.int64) for labels in self.maps], axis=1)
+        combinations, codes = _coded(flat)
+        kind = np.uint8 if len(combinations) <= 256 else np.uint16
+        return Cutout(
+            _to_bytes(self.image),
+            codes.reshape(self.image.shape).astype(kind),
+            combinations,
+            self.spacing,
+            self.whole,
+            self.coarser,
+        )
+
+
+def _piece(view: CaseView) -> _Piece:
+    """The structures and what is around them; everything where there is none."""
     orientation = Orientation.closest(view.affine, "axial")
     spacing = np.linalg.norm(view.affine[:3, :3], axis=0)[list(orientation.axes)][::-1]
 
@@ -113,18 +147,12 @@ def cut_out(view: CaseView) -> Cutout:
         return orientation.to_slices(array).transpose(2, 1, 0)[::-1, ::-1]
 
     image, maps = turned(view.image), [turned(labels) for labels in view.maps.values()]
-    found = np.any([labels > 0 for labels in maps], axis=0)
+    found = maps[0] > 0
+    for labels in maps[1:]:
+        found |= labels > 0
     window = _window(found, spacing)
-    flat = np.stack([labels[window].astype(np.int64).ravel() for labels in maps], axis=1)
-    combinations, codes = _coded(flat)
     cut = image[window]
-    return Cutout(
-        _to_bytes(cut),
-        codes.reshape(cut.shape).astype(np.uint8 if len(combinations) <= 256 else np.uint16),
-        combinations,
-        (float(spacing[0]), float(spacing[1]), float(spacing[2])),
-        cut.size == image.size,
-    )
+    return _Piece(cut, [labels[window] for labels in maps], tuple(spacing.tolist()), cut.size == image.size)
 
 
 def to_base64(data: bytes) -> str:
