@@ -171,7 +171,7 @@ def _read(file: Path, records: Iterable[Mapping[str, str]], sessions: bool) -> l
     seen: dict[tuple[object, ...], int] = {}
     for number, record in enumerate(records, start=2):
         person, session = (record["subject"], record["session"]) if sessions else _person(record["subject"])
-        column = Column(record["cohort"], record.get("tier") or "", record["site"])
+        column = Column(record["cohort"] or "scans", record.get("tier") or "", record["site"] or "all")
         key = (column, record["method"], person, session, record.get("fold"), record["seed"], record["structure"])
         times = seen[key] = seen.get(key, 0) + 1
         if sessions and times > 1:
