@@ -9,6 +9,7 @@ KINDS = {
     "nrrd-mhd": "fuzz.itk:Itk",
     "dicom": "fuzz.dicom:Dicom",
     "model": "fuzz.model:ModelFile",
+    "cli": "fuzz.commandline:CommandLine",
 }
 """Imported where they are used: the process that only waits needs none of them."""
 

@@ -24,6 +24,7 @@ from scantune.prior import FieldOfExperts
 from scantune.results import Result, Survey
 from scantune.sampling import RandomSlices, WholeVolume
 from scantune.scans import Case, read_scan
+from scantune.settings import require_seed
 from scantune.solvers import LBFGS, Adam
 from scantune.supervision import Stop, decide, run, survey, watch
 from scantune.tasks import Segmentation, Task
@@ -95,6 +96,7 @@ def adapt(
         warm: Where a run starts, parameters by name, such as those that another scan of the site ended with.
     """
     started = time.perf_counter()
+    require_seed(seed)
     where = find_device(str(device))
     kind = find_method(method) if isinstance(method, str) else method
     patient = _patient(network, scan, mask)

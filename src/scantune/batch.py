@@ -243,6 +243,7 @@ def _begin(
     from scantune.devices import find_device
     from scantune.methods import Equipment, find_method
     from scantune.modelfile import load
+    from scantune.settings import require_seed
     from scantune.site import Site
 
     method = find_method(settings.method)
@@ -250,6 +251,7 @@ def _begin(
         raise InputError(f"Unknown preset {settings.preset!r}. Available: {', '.join(PRESETS)}.")
     if settings.steps is not None and settings.steps < 0:
         raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
+    require_seed(settings.seed)
     find_device(settings.device)
     loaded = load(model) if isinstance(model, str | Path) else model
     method(Equipment(loaded.task, loaded.prior, loaded.helpers), settings.options)

@@ -1,9 +1,13 @@
 """The command line: parse, call the verb, print the result. Heavy imports wait until a command runs."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -247,6 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         `--strict`, or were rolled back), 130 stopped by the user, 1 something unforeseen.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be no text
     if words == ["--version"]:
         print(f"scantune {__version__}")
         return 0
@@ -254,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="scantune", description=DESCRIPTION, args=words or ["--help"]
         )
-        return command.run()
+        with _told_to_stop():
+            return command.run()
     except SystemExit as end:  # how the parser ends after help (0) and mistakes (2)
         return int(end.code or 0) if words else BAD_INPUT
     except InputError as error:
@@ -268,11 +275,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "SCANTUNE_TRACEBACK" in os.environ:
             raise
+        if isinstance(error, OSError) and error.filename is not None:  # a name too long, no permission, a full disk
+            _complain(
+                f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk."
+            )
+            return BAD_INPUT
         _complain(
             f"something unforeseen went wrong ({type(error).__name__}: {error}). Please report it, with what is "
             "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
         )
         return UNFORESEEN
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """Have a request to end (SIGTERM) treated as one of the user, so that nothing half-written is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _complain(sentence: str) -> None:

@@ -32,7 +32,7 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if gpus else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         found = f"only {', '.join(gpus)}" if gpus else "no GPU"
         raise InputError(

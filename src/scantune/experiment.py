@@ -17,6 +17,7 @@ from scantune.settings import (
     parse_tables,
     recipe_from_tables,
     settings_from_table,
+    text_of,
 )
 from scantune.sources import read_source
 from scantune.words import table_of_words
@@ -138,7 +139,7 @@ def bundled_experiments() -> list[str]:
 def _text(source: str | Path) -> str:
     path = Path(source)
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        return text_of(path, "experiment")
     bundled = bundled_experiments()
     if str(source) in bundled:
         return (resources.files("scantune") / "experiments" / f"{source}.toml").read_text(encoding="utf-8")

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +50,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         manifest = None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("scans"), dict):
+    scans = manifest.get("scans") if isinstance(manifest, dict) else None
+    if not isinstance(scans, dict) or not all(isinstance(entry, dict) for entry in scans.values()):
         raise InputError(
             f"{path} must be a manifest that scantune wrote, but is something else or damaged. Choose "
             "another output folder, or move this file away."
         )
+    assert isinstance(manifest, dict)
     if manifest.get("format") != FORMAT:
         raise InputError(
             f"{path} has format {manifest.get('format')}, but this scantune knows format {FORMAT} only. "
@@ -110,21 +114,36 @@ class OutputFolder:
         """
         from scantune.scans import write_text
 
-        scans = read_manifest(self.path)["scans"]
-        before = scans.get(name, {})
-        kept = entry["status"] == "failed" and self.holds(before)
-        scans[name] = before | {"later_failure": entry["reason"]} if kept else entry
-        manifest = {"format": FORMAT, **head}
-        if len(scans) == 1:
-            manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
-        text = json.dumps(_finite(manifest | {"scans": scans}), indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(self.path / MANIFEST, text + "\n")
+        with _alone_in(self.path):
+            scans = read_manifest(self.path)["scans"]
+            before = scans.get(name, {})
+            kept = entry["status"] == "failed" and self.holds(before)
+            scans[name] = before | {"later_failure": entry["reason"]} if kept else entry
+            manifest = {"format": FORMAT, **head}
+            if len(scans) == 1:
+                manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
+            text = json.dumps(finite(manifest | {"scans": scans}), indent=2, ensure_ascii=False, allow_nan=False)
+            write_text(self.path / MANIFEST, text + "\n")
 
 
-def _finite(value: Any) -> Any:
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let other runs that write into the folder wait, so that none loses what another one notes in the manifest."""
+    import fcntl
+
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # file systems that know no locks
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
+def finite(value: Any) -> Any:
     """Replace the numbers that JSON does not know by null."""
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

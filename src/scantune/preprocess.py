@@ -279,5 +279,6 @@ def _chunks(slices: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 def _scaled(slices: NDArray[np.float32], limits: tuple[float, float]) -> Tensor:
     low, high = limits
-    values = torch.from_numpy(np.ascontiguousarray(slices, np.float32))
+    # A copy: an axis of one pixel counts as contiguous although it may run backwards, which torch refuses.
+    values = torch.from_numpy(np.array(slices, np.float32, order="C"))
     return ((values - low) / (high - low)).clamp(0, 1)

@@ -16,6 +16,7 @@ from scantune.deformations import native_displacement
 from scantune.errors import InputError
 from scantune.guard import Decision
 from scantune.networks import AdaptableNetwork
+from scantune.outputs import finite
 from scantune.preprocess import Prepared
 from scantune.scans import Case, write_displacement, write_labels, write_text
 from scantune.tasks import Registration, Task
@@ -151,7 +152,7 @@ class Result:
         folder = Path(folder)
         entry = self.with_page(folder, self.write_segmentations(folder))
         manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
-        write_text(folder / "manifest.json", json.dumps(manifest, indent=2))
+        write_text(folder / "manifest.json", json.dumps(finite(manifest), indent=2, allow_nan=False))
         return entry
 
     def write_segmentations(self, folder: Path) -> dict[str, Any]:

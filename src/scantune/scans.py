@@ -258,10 +258,12 @@ def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: C
 def write_text(path: AnyPath, text: str) -> None:
     """Write a text file, which is complete or not there at all.
 
+    What UTF-8 cannot say, such as a file name that is no text, is written as an escape that JSON reads back.
+
     Raises:
         InputError: The file cannot be written.
     """
-    write_whole(Path(path), lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_whole(Path(path), lambda temporary: temporary.write_bytes(text.encode("utf-8", "backslashreplace")))
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -17,6 +17,16 @@ from scantune.errors import InputError
 Settings = TypeVar("Settings")
 
 
+def require_seed(seed: int) -> None:
+    """Check that a number can be a seed.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"The setting seed must be {'0 or more' if seed < 0 else 'below 2^63'}, got {seed}.")
+
+
 @dataclass(frozen=True)
 class TrainSettings:
     """How a network is trained; the defaults are the paper's strong baseline."""
@@ -46,8 +56,7 @@ class TrainSettings:
         for name in ("iterations", "batch", "learning_rate", "validate_every", "checkpoint_every"):
             if not getattr(self, name) > 0:
                 raise InputError(f"The setting {name} must be above 0, got {getattr(self, name)}.")
-        if self.seed < 0:
-            raise InputError(f"The setting seed must be 0 or more, got {self.seed}.")
+        require_seed(self.seed)
 
 
 FINE_TUNING = TrainSettings(iterations=5000, learning_rate=1e-4)
@@ -188,13 +197,28 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
 
 
+def text_of(path: Path, what: str) -> str:
+    """The text of a file that a user wrote.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages.
+
+    Raises:
+        InputError: It cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"The {what} {path} is not a text file in UTF-8.") from error
+    except OSError as error:
+        raise InputError(f"The {what} {path} cannot be read ({error.strerror}). Check its permissions.") from error
+
+
 def _recipe_text(source: str | Path) -> str:
     path = Path(source)
     if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"The recipe {source} is not a text file in UTF-8.") from error
+        return text_of(path, "recipe")
     bundled = bundled_recipes()
     if str(source) in bundled:
         return (resources.files("scantune") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
