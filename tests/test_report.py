@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import statistics as plain
 import time
 from pathlib import Path
@@ -408,6 +409,14 @@ class TestTraces:
             for label, found in section.rows:
                 for site, cell in zip(("UCL", "HK"), found, strict=True):
                     assert cell.text == f"{noted(traced, section.title, site, int(label.split()[1])):.3f}"
+
+    def test_an_autoencoder_run_that_is_still_to_come_is_told(self, traced, tmp_path):
+        shutil.copytree(traced / "jobs", tmp_path / "jobs")
+        shutil.rmtree(tmp_path / "jobs" / "UCL0ae")
+        table = TABLES["ae-variants"](Study.of(read_scores(traced), jobs=[tmp_path / "jobs"]))
+        (_, (ucl, hk)), *_ = table.sections[1].rows
+        assert (ucl.note, hk.note) == ("2 of 3", "")
+        assert any("not finished" in sentence for sentence in table.caption)
 
     def test_the_loss_that_falls_as_dice_rises_is_told_from_the_one_that_does_not(self, traced):
         found = cells(TABLES["ae-losses"](Study.of(read_scores(traced), jobs=[traced / "jobs"])))

@@ -1,8 +1,9 @@
 """Figures of a report, by name; each is made of a study, where it has what the figure shows."""
 
-from scantune.figures.along import along_the_way, autoencoder_losses
+from scantune.figures.along import along_the_way
 from scantune.figures.base import Builder, save
 from scantune.figures.changes import changes
+from scantune.figures.losses import losses
 from scantune.figures.people import people
 
 __all__ = ["FIGURES", "Builder", "save"]
@@ -11,6 +12,6 @@ FIGURES: dict[str, Builder] = {
     "people": people,
     "changes": changes,
     "along": along_the_way,
-    "ae-losses": autoencoder_losses,
+    "ae-losses": losses,
 }
 """In the order of the report. The figure of densities is made of a model and a scan instead (`densities.py`)."""

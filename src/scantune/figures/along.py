@@ -1,4 +1,4 @@
-"""Dice and energy, and the autoencoders' losses, along the adaptation."""
+"""Dice and energy along the adaptation."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from scantune.figures.base import LINES, by_cohort, legend_below, light_grid, style
 from scantune.scoretable import Column
 from scantune.study import Study, along, is_variant
-from scantune.tables.autoencoders import LOSSES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,24 +24,13 @@ def along_the_way(study: Study) -> "dict[str, Figure]":
     figures = {}
     for name, columns in by_cohort(study.scores.columns).items():
         methods = [method for method in study.scores.methods if not is_variant(method)]
-        curves = {key: _curves(study, columns, key, methods) for key in (DICE, ENERGY)}
+        curves = {key: curves_of(study, columns, key, methods) for key in (DICE, ENERGY)}
         if any(curves.values()):
             figures[name] = _figure(name, columns, curves)
     return figures
 
 
-def autoencoder_losses(study: Study) -> "dict[str, Figure]":
-    """Losses relative to their start, and Dice, for `ae` and its variants; a panel per method."""
-    methods = [name for name in study.scores.methods if name.split(", ")[0] == "ae"]
-    columns = study.scores.columns
-    dice = _curves(study, columns, DICE, methods)
-    if not dice:
-        return {}
-    lines = {name: _curves(study, columns, name, methods) for name in LOSSES}
-    return {"": _losses_figure(dice, {name: found for name, found in lines.items() if found})}
-
-
-def _curves(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str]) -> Curves:
+def curves_of(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str]) -> Curves:
     """Of the methods that have a quantity at two steps or more somewhere."""
     curves: Curves = {}
     for method in methods:
@@ -70,9 +58,9 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
                 found = curves[key].get(method, {})
                 for column, steps in found.items():
                     dash, colour = looks[column]
-                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker=_mark(steps), markersize=3)
+                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker=mark_of(steps), markersize=3)
                 if found:
-                    _steps_axis(panel, found.values())
+                    steps_axis(panel, found.values())
                 else:
                     panel.set_axis_off()
             first = panels[row, next(place for place, method in enumerate(methods) if method in curves[key])]
@@ -90,45 +78,12 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
     return figure
 
 
-def _losses_figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    colours = dict(zip((DICE, *LOSSES), ("#000000", *LINES), strict=False))
-    with style():
-        figure = Figure(figsize=(max(3.4 * len(dice), 5.0), 3.6), layout="constrained")
-        panels = figure.subplots(1, len(dice), sharey=True, squeeze=False).flat
-        for panel, method in zip(panels, dice, strict=True):
-            for name, curves in {DICE: dice, **lines}.items():
-                ratios = _relative(curves.get(method, {}))
-                width = 2.6 if name == DICE else 1.6
-                panel.plot(
-                    [*ratios], [*ratios.values()], color=colours[name], linewidth=width, marker="o", markersize=3
-                )
-            panel.set_title(method)
-            panel.set_xlabel("step")
-            _steps_axis(panel, dice[method].values())
-        panels[0].set_ylabel("relative to step 0")
-        names = {DICE: "Dice", **{name: f"loss {name}" for name in lines}}
-        legend_below(
-            figure, [Line2D([], [], color=colours[n], linewidth=2, label=told) for n, told in names.items()], 6
-        )
-    return figure
-
-
-def _relative(curves: dict[Column, dict[int, float]]) -> dict[int, float]:
-    """The mean over sites of a quantity as a multiple of its start, at the steps that all sites have."""
-    kept = [steps for steps in curves.values() if steps.get(0)]
-    shared = sorted(set.intersection(*map(set, kept))) if kept else []
-    return {step: sum(steps[step] / steps[0] for steps in kept) / len(kept) for step in shared}
-
-
-def _mark(steps: Mapping[int, float]) -> str:
+def mark_of(steps: Mapping[int, float]) -> str:
     """Points where there are few."""
     return "o" if len(steps) <= 30 else ""
 
 
-def _steps_axis(panel: "Axes", curves: Iterable[dict[int, float]]) -> None:
+def steps_axis(panel: "Axes", curves: Iterable[dict[int, float]]) -> None:
     """Steps on a logarithmic axis that has a place for 0, where there are many."""
     from matplotlib.ticker import StrMethodFormatter
 

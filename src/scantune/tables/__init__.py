@@ -1,11 +1,12 @@
 """Tables of a report, by name; each is made of a study, where it has what the table shows."""
 
-from scantune.tables.autoencoders import autoencoders, losses
+from scantune.tables.autoencoders import autoencoders
 from scantune.tables.base import Builder, Cell, Section, Table
 from scantune.tables.comparisons import comparisons
 from scantune.tables.densities import densities
 from scantune.tables.domain import domain
 from scantune.tables.harm import harm
+from scantune.tables.losses import losses
 from scantune.tables.methods import methods
 from scantune.tables.registration import registration
 from scantune.tables.variants import variants
