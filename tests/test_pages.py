@@ -198,6 +198,7 @@ class TestIndex:
         assert "Dice before" not in page
         assert "Site" not in page
         assert "1 scan: 1 kept." in page
+        assert "1 scan, 2 runs: 2 kept." in index_page([row, replace(row, method="other")], "Two")
 
     def test_a_benchmark_gets_an_index_and_pages_of_kept_scans(self, tmp_path):
         assert pages_of_bench(tmp_path / "bench", tmp_path / "none") is None
@@ -298,7 +299,7 @@ class TestCharts:
         chosen = chart.find("circle[@class='chosen']")
         assert f"{chosen.get('cx')},{chosen.get('cy')}" == energy[3]
         assert len(chart.findall("circle[@class='energy refused']")) == 1
-        assert len(chart.findall("line[@class='level l0']")) == 1
+        assert len(chart.findall("line[@class='level']")) == 1
         assert "energy from 0.180 to 0.0200" in chart.get("aria-label")
 
     def test_a_trace_without_energy_or_with_odd_numbers_is_drawn(self):

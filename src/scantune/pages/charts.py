@@ -69,13 +69,8 @@ def trace_chart(trace: Sequence[Mapping[str, Any]], levels: Mapping[str, float |
     y = Scale.over([value for line in lines.values() for value in line] + [*marks.values()], height - _BOTTOM, _TOP)
     x = Scale(0, max(len(trace) - 1, 1), _LEFT, WIDTH - _RIGHT)
     parts = [_grid(y), _steps(x, len(trace), height)]
-    for place, (name, value) in enumerate(marks.items()):
-        parts.append(
-            f'<line class="level l{place}" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        )
-        parts.append(f'<text x="{_LEFT + 4}" y="{y(value) - 4:.1f}">{text(name)}</text>')
-    for name, line in lines.items():
-        parts.append(_line(name, line, x, y, trace))
+    parts += [_line(name, line, x, y, trace) for name, line in lines.items()]
+    parts += [_level(name, y(value)) for name, value in marks.items()]
     shown = lines.get("energy", lines["objective"])
     if chosen is not None and chosen < len(shown) and math.isfinite(shown[chosen]):
         parts.append(
@@ -116,6 +111,12 @@ def layers_chart(before: Mapping[str, float], after: Mapping[str, float]) -> str
         )
     lower = sum(after.get(name, math.nan) <= value for name, value in before.items())
     return _svg(height, f"{lower} of {len(before)} layers came closer to the prior.", parts)
+
+
+def _level(name: str, y: float) -> str:
+    """A line across, with its name."""
+    line = f'<line class="level" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return f'{line}<text class="name" x="{_LEFT + 4}" y="{y - 4:.1f}">{text(name)}</text>'
 
 
 def _grid(y: Scale) -> str:

@@ -64,12 +64,14 @@ def index_page(rows: Sequence[IndexRow], title: str) -> str:
     body = "".join(f"<tr>{''.join(_cells(row)[number] for number in shown)}</tr>\n" for row in rows)
     decisions = Counter(row.decision for row in rows if row.decision)
     told = ", ".join(f"{count} {text(decision)}" for decision, count in decisions.most_common())
+    scans = len({(row.site, row.name) for row in rows})
+    counted = f"{scans} {'scan' if scans == 1 else 'scans'}" + (f", {len(rows)} runs" if len(rows) > scans else "")
     return page(
         f"{title} - scantune",
         f"""<header>
 <p class="brand">scantune <span>adaptation of single scans</span></p>
 <h1>{text(title)}</h1>
-<p>{len(rows)} {"scan" if len(rows) == 1 else "scans"}{": " if told else ""}{told}.
+<p>{counted}{": " if told else ""}{told}.
 Dice is the mean over structures, energy is in nats; less is closer to the training scans.</p>
 <p class="filter"><label>Filter <input type="search" id="filter" placeholder="site, subject, method, decision"></label>
 <output id="count" class="note"></output></p>
