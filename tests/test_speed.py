@@ -1,6 +1,9 @@
 """The fast path computes what the plain rendering computes, on every way that it takes."""
 
+import subprocess
+import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,3 +84,49 @@ def test_a_network_that_cannot_have_channels_last_is_adapted_all_the_same():
     prior = FieldOfExperts.fit(network, [toy_scan(seed, slices=2)[0] for seed in (1, 2)])
     result = scantune.adapt(network, 1 - toy_scan(52, slices=2)[0], prior, steps=2, device="cpu")
     assert result.trace[-1]["objective"] < result.trace[0]["objective"]
+
+
+class Counted(FoECNNPCA):
+    """Counts the slices that go through the network."""
+
+    seen = 0
+
+    def measure(self, batch):
+        self.seen += len(batch.images)
+        return super().measure(batch)
+
+
+def test_what_is_kept_for_the_gradient_is_bounded_in_bytes(toy):
+    images, _ = toy_scan(53, slices=6)
+    seen = {}
+    for kept in (0, 3_000_000, 300_000_000):
+        method = Counted(Equipment(Segmentation(), toy.prior))
+        network = deepcopy(toy.network).requires_grad_(False)
+        method.prepare(network)
+        for parameter in method.parameters(network).values():
+            parameter.requires_grad_(True)
+        WholeVolume(batch=2, kept=kept).gradient(method, Volume(images), torch.Generator())
+        seen[kept] = method.seen
+    # Features of 48 x 48 pixels, 8 channels wide: a few MB a slice.
+    assert seen == {0: 12, 3_000_000: 12, 300_000_000: 6}
+
+
+def test_the_script_writes_a_table_of_what_it_measured(tmp_path):
+    script = Path(__file__).parents[1] / "bench" / "speed.py"
+    words = [
+        "--quick",
+        "--only",
+        "scans",
+        "--slices",
+        "2",
+        "--size",
+        "64",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "t.md",
+    ]
+    subprocess.run([sys.executable, script, *words], check=True, capture_output=True)
+    table = (tmp_path / "t.md").read_text(encoding="utf-8")
+    assert "| a scan, default preset, 2 x 64 x 64 |" in table
+    assert " an hour |" in table

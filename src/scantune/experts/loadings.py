@@ -66,8 +66,8 @@ def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: T
         inside = inside.unsqueeze(-1) + torch.arange(side, device=features.device) * step
     pixels = features.movedim(1, -1).flatten(0, -2)  # (slices * pixels, channels)
     index = (corner.unsqueeze(1) + inside.flatten()).flatten()
-    # (patches, pixels of a patch, channels)
-    patches = pixels.index_select(0, index).view(len(corner), inside.numel(), features.shape[1])
+    # (patches, pixels of a patch, channels); indexed so that a GPU adds up the gradient in a fixed order
+    patches = pixels[index].view(len(corner), inside.numel(), features.shape[1])
     loadings = torch.bmm(components.flatten(2), patches.permute(2, 1, 0))  # (channels, components, patches)
     return loadings.flatten(0, 1).unsqueeze(0)
 
