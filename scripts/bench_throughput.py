@@ -1,6 +1,6 @@
 """How much more two warm Ray workers get done than one.
 
-    python scripts/bench_throughput.py --out FOLDER [--jobs 8] [--slices 12] [--steps 12]
+    python scripts/bench_throughput.py --out FOLDER [--jobs 12] [--slices 12] [--steps 12]
 
 Trains a small network for a moment, fits its prior, then adapts it to simulated scans of the spine, with one worker and
 then with two, a torch thread each. Time is taken from when every worker has done one such job. Prints seconds a job,
@@ -21,6 +21,7 @@ from scantune.engines import Ended, RayEngine, Settings
 from scantune.experiment import Experiment
 from scantune.graph import Selection
 from scantune.jobs import Job
+from scantune.store import Store
 
 CENTRES = 3
 SMALL = [
@@ -31,20 +32,30 @@ SMALL = [
 
 
 class Stopwatch(Observer):
-    """Notes when adaptations begin and end."""
+    """Notes when adaptations begin and end, and which worker does them."""
 
     def __init__(self) -> None:
+        self.workers: dict[str, int] = {}
         self.begun: dict[str, float] = {}
-        self.took: list[float] = []
-        self.ends: list[float] = []
+        self.ended: dict[str, float] = {}
 
     def start(self, job: Job) -> None:
         self.begun[job.key] = time.perf_counter()
 
+    def tick(self, store: Store) -> None:
+        self.workers |= {key: told["pid"] for key, told in store.progress().items()}
+
     def end(self, job: Job, ended: Ended) -> None:  # noqa: ARG002
         if job.kind == "adapt":
-            self.ends.append(time.perf_counter())
-            self.took.append(self.ends[-1] - self.begun[job.key])
+            self.ended[job.key] = time.perf_counter()
+
+    def since(self, workers: int) -> tuple[float, list[str]]:
+        """When every worker had done one adaptation, and those that ended later."""
+        done = sorted(self.ended, key=self.ended.__getitem__)
+        for place in range(len(done)):
+            if len({self.workers[key] for key in done[: place + 1]}) == workers:
+                return self.ended[done[place]], done[place + 1 :]
+        raise SystemExit("Some worker did nothing; take more --jobs, and a new --out.")
 
 
 def measure(workers: int, arguments: argparse.Namespace) -> float:
@@ -55,18 +66,19 @@ def measure(workers: int, arguments: argparse.Namespace) -> float:
     people = -(-(arguments.jobs + workers) // CENTRES)
     watch = Stopwatch()
     summary = bench(experiment, Path(arguments.out) / f"workers-{workers}", engine, Selection(count=people), watch)
-    if summary.failed or len(watch.ends) <= workers:
-        raise SystemExit("\n".join(f"{job.title}: {reason}" for job, reason in summary.failed) or "Choose a new --out.")
-    warm, *ends = watch.ends[workers - 1 :]
-    rate = 60 * len(ends) / (ends[-1] - warm)
-    print(f"{workers} worker(s): {rate:.2f} jobs a minute, {fmean(watch.took[workers:]):.1f} s a job", flush=True)
+    if summary.failed:
+        raise SystemExit("\n".join(f"{job.title}: {reason}" for job, reason in summary.failed))
+    warm, keys = watch.since(workers)
+    rate = 60 * len(keys) / (max(watch.ended[key] for key in keys) - warm)
+    took = fmean(watch.ended[key] - watch.begun[key] for key in keys)
+    print(f"{workers} worker(s): {len(keys)} jobs, {rate:.2f} a minute, {took:.1f} s each", flush=True)
     return rate
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="a new folder")
-    parser.add_argument("--jobs", type=int, default=8, help="after the first of each worker")
+    parser.add_argument("--jobs", type=int, default=12, help="after the first of each worker")
     parser.add_argument("--slices", type=int, default=12)
     parser.add_argument("--steps", type=int, default=12)
     chosen = parser.parse_args()

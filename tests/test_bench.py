@@ -1,19 +1,23 @@
 """The runner: what is done is not done again, what is lost is made again, and rows are the same whatever happened."""
 
+import io
 import json
 import math
 import shutil
 from dataclasses import astuple, replace
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import scantune
 from scantune.bench import Observer, bench
+from scantune.benchdisplay import BenchDisplay, bench_table
 from scantune.cli import main
-from scantune.engines.base import Engine, Settings, carry_out
+from scantune.engines.base import Ended, Engine, Settings, carry_out
 from scantune.errors import InputError
 from scantune.experiment import Experiment
 from scantune.graph import Selection, expand
@@ -298,3 +302,33 @@ def test_a_model_that_is_there_is_used_instead_of_training_one(path, whole, tmp_
     assert found == {key: value for key, value in plain.items() if key in found} and found
     with pytest.raises(InputError, match="are strong and none, got weak"):
         Experiment.read(path, [f"experiment.models.weak={model}"])
+
+
+def test_the_display_counts_jobs_and_tells_the_time_left(tmp_path):
+    text = io.StringIO()
+    with BenchDisplay(Console(file=text, force_terminal=True, width=100)) as display:
+        jobs = [SimpleNamespace(key=f"a{n}", kind="adapt", title=f"entropy, north {n}") for n in range(4)]
+        display.begin(jobs, 3)
+        assert display.line() == "3 done, 0 running, 4 to do, 0 failed; left: -"
+        for job in jobs[:2]:
+            display.start(job)
+        Store(tmp_path).note_progress("a1", {"done": 5, "steps": 12})
+        display.end(jobs[0], Ended("a0"))
+        display.took["adapt"] = [60.0]
+        assert display.seconds_left() == pytest.approx(3 * 60, abs=5)
+        display.tick(Store(tmp_path))
+        display.start(jobs[2])
+        assert display.seconds_left() == pytest.approx(3 * 60 / 2, abs=5)
+        display.end(jobs[2], Ended("a2", "No reason."))
+        assert display.line().startswith("4 done, 1 running, 1 to do, 1 failed; left: ")
+        display.live.refresh()
+    assert "entropy, north 1, 5 of 12" in text.getvalue()
+    assert "entropy, north 2 failed: No reason." in text.getvalue()
+
+
+def test_the_table_averages_scans_of_a_person_first(whole):
+    row = next(row for row in read_rows(whole) if row.structure == "mean")
+    rows = [replace(row, subject=who, dice=dice) for who, dice in (("a", 0.2), ("a", 0.4), ("b", 0.9), ("c", math.nan))]
+    text = io.StringIO()
+    Console(file=text, width=100).print(bench_table(rows, "mean"))
+    assert "0.600" in text.getvalue()  # of 0.3 and 0.9

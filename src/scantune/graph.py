@@ -134,7 +134,7 @@ class _Expansion:
         preset = row.preset or adapt.preset
         numbers = adapt.paper if preset == "paper" else adapt.fast
         labels = self._labels(source)
-        if not common_structures(self.sources[0].names(), labels) and table.score != WHOLE:
+        if not common_structures(self._labels(self.sources[0]), labels) and table.score != WHOLE:
             raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
         return Adaptation(
             title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
