@@ -65,7 +65,7 @@
     const image = await NVImage.new(await unpack("image"), "image.nii", "gray", 1, null, 0, 255);
     const codes = await NVImage.new(await unpack("codes"), "codes.nii", "gray", opacity(), null, 0, 65535);
     codes.setColormapLabel(colourTable());
-    viewer.addVolume(image);
+    viewer.volumes = [image]; // not drawn by itself first
     viewer.addVolume(codes);
 
     function paint() {
@@ -145,8 +145,9 @@
     return giveUp("This browser has no WebGL2, which the viewer needs.");
   }
   stills.classList.add("standby");
-  start().then(
+  // The words first, then the viewer.
+  requestAnimationFrame(() => setTimeout(() => start().then(
     () => { root.dataset.viewer = "ready"; },
     (error) => giveUp(`The viewer could not be started (${error.message || error}).`),
-  );
+  )));
 })();
