@@ -38,15 +38,15 @@ class Scale:
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Round values, seven at most where they are logarithmic."""
+        """Round values, three or more where there are so many."""
         if not self.logarithmic:
             step = _round_step((self.high - self.low) / 4)
             first = math.ceil(self.low / step)
             return [step * n for n in range(first, math.floor(self.high / step) + 1)]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for marks in ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        for marks in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
             ticks = [m * 10.0**d for d in decades for m in marks if self.low <= m * 10.0**d <= self.high]
-            if len(ticks) <= 7:
+            if len(ticks) >= 3:
                 break
         return ticks
 
