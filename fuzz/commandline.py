@@ -31,7 +31,7 @@ NAMES = (
         "a'\"b",
         "\udcff\udcfe",
         "n" * 200,
-        "..x",
+        "x..",
         "a.b.c",
     ),
     *("a_seg", "b_labels", "a", "a"),

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,6 +12,7 @@ from conftest import toy_scan
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
 from scantune.calibration import Calibration, Levels
 from scantune.preprocess import Preprocessing
+from scantune.scans import Case
 
 
 @pytest.fixture
@@ -263,6 +265,8 @@ def test_tensors_that_cannot_be_are_told(model, tmp_path, name, change, told):
         ("prior/notes", [1], "notes"),
         ("prior/families/pca/experts/patches/stride", 0, "stride"),
         ("format", float("inf"), "no scantune record"),
+        ("task/exclusive", 10**20, "exclusive"),
+        ("task/structures", ["core"], "structures"),
     ],
 )
 def test_records_that_cannot_be_are_told(model, tmp_path, path, value, told):
@@ -274,3 +278,17 @@ def test_weights_that_blow_up_are_told_before_the_adaptation(model, tmp_path):
     loaded = scantune.load(saved(model, tmp_path, tensors={WEIGHT: lambda t: t * 0 + 3e38}))
     with pytest.raises(InputError, match="not finite before any adaptation"):
         scantune.adapt(loaded, toy_scan(1)[0], method="source")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("preprocessing/size", [48, 4], "at least 8 pixels"),
+        ("prior/families/pca/experts/task/structures", [7], "the network has 3"),
+    ],
+)
+def test_records_that_do_not_fit_the_network_are_told_when_it_is_used(model, tmp_path, path, value, told):
+    loaded = scantune.load(saved(model, tmp_path, record={path: value}))
+    scan = Case("a", np.random.default_rng(0).random((48, 48, 2), dtype=np.float32), np.diag([1.5, 1.5, 3, 1]))
+    with pytest.raises(InputError, match=told):
+        scantune.adapt(loaded, scan, steps=1)

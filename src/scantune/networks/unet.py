@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scantune.errors import InputError
 from scantune.networks.dimensions import layers
 from scantune.networks.layout import FORMATS
 
@@ -59,6 +60,12 @@ class UNet(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Maps normalised images `(slices, channels, *spatial)` to logits `(slices, classes, *spatial)`."""
+        least = 2 ** (len(self.down) - 1)
+        if min(z.shape[2:]) < least:
+            raise InputError(
+                f"The network halves pictures {len(self.down) - 1} times and needs at least {least} pixels along each "
+                f"axis, but got {tuple(z.shape[2:])}; give a larger size in the preprocessing."
+            )
         skips: list[Tensor] = []
         x = z
         for level in self.down[:-1]:

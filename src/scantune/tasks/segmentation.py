@@ -86,6 +86,11 @@ class Segmentation(Task):
         if self.rule is not None:
             return self.rule(output)
         probabilities = self.probabilities(output)
+        if max(self.structures or (0,)) >= probabilities.shape[1]:
+            raise InputError(
+                f"The foreground is said to be the output channels {self.structures}, but the network has "
+                f"{probabilities.shape[1]}, counted from 0."
+            )
         if self.likeliest:
             return probabilities[:, int(self.exclusive) :].amax(1, keepdim=True)
         if self.exclusive:
@@ -123,6 +128,13 @@ class Segmentation(Task):
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """From JSON."""
         structures = None if record["structures"] is None else tuple(record["structures"])
+        if not isinstance(record["exclusive"], bool) or not all(
+            isinstance(n, int) and n >= 0 for n in structures or ()
+        ):
+            raise InputError(
+                "The recorded task must say exclusive = true or false, and structures as output channels or null, not "
+                f"{record['exclusive']!r} and {structures!r}."
+            )
         likeliest = bool(record.get("likeliest", False))
         return cls(record["activation"], record["exclusive"], structures, likeliest=likeliest)
 
