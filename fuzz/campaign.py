@@ -16,6 +16,9 @@ from typing import Any
 SECONDS, MEBIBYTES = 120.0, 2048
 """Limits: of one input, and of the memory beyond what a worker needs to begin."""
 
+PATIENCE = 5
+"""So many times as long is waited for a worker that the machine hardly lets run."""
+
 
 @dataclass
 class Campaign:
@@ -100,13 +103,25 @@ def _ended(worker: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+def _processor(process: int) -> float:
+    """Seconds that a process has had of a processor."""
+    numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _lines(worker: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes]:
     """Lines of a worker, until it ends or is silent for too long; its start may take longer."""
     assert worker.stdout is not None
     limit, pending = max(seconds, 120.0), b""
     with selectors.DefaultSelector() as waiting:
         waiting.register(worker.stdout, selectors.EVENT_READ)
-        while waiting.select(limit):
+        while True:
+            before = _processor(worker.pid)
+            if not waiting.select(limit):
+                busy = _processor(worker.pid) - before > 0.2 * limit
+                # On a busy machine it may have had no time to answer.
+                if busy or not waiting.select(PATIENCE * limit):
+                    return
             arrived = os.read(worker.stdout.fileno(), 1 << 16)
             if not arrived:
                 return

@@ -73,7 +73,7 @@ def test_a_worker_that_dies_or_hangs_is_found_and_the_next_goes_on(monkeypatch, 
         campaign.subprocess, "Popen", lambda words, **more: start([sys.executable, "-c", script, *words[1:]], **more)
     )
     monkeypatch.setattr(Path, "read_text", lambda self, errors=None: "")
-    found = campaign.run("nifti", 4, 5, seconds=5)
+    found = campaign.run("nifti", 4, 5, seconds=1)
     assert dict(found.counts) == {"refused": 3, outcome: 1}
     assert list(found.findings) == ["5:1"]
 

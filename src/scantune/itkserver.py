@@ -91,7 +91,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             told, voxels = READERS[request["what"]](request["path"])
         except Exception as error:  # SimpleITK raises whatever it stumbles over, and the other end has the words for it
             told, voxels = {"error": str(error)}, None
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         last = voxels is None and (_memory() or 0) > most
         answers.write(json.dumps(told | {"last": last}).encode() + b"\n")
         if voxels is not None and voxels.size:
@@ -102,7 +102,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def limit(path: Path) -> None:
     """Limit the time and the memory of the next reading; beyond the time, this process ends."""
     size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
-    signal.alarm(int(SECONDS + SECONDS_PER_BYTE * size))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_BYTE * size)  # of the processor's time
     now, (_, most) = _memory(), resource.getrlimit(resource.RLIMIT_AS)
     if now is not None:
         wanted = now + MEMORY + MEMORY_PER_BYTE * size
