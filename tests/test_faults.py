@@ -134,6 +134,13 @@ def test_file_names_may_be_odd(model, tmp_path, name):
     assert (tmp_path / "out" / f"{name}_seg.nii.gz").stat().st_mtime_ns == written
 
 
+def test_pages_of_names_that_are_no_text_are_linked_by_their_bytes(model, tmp_path):
+    save(tmp_path / "plain.nii.gz", picture()).rename(tmp_path / "\udcff.nii.gz")
+    words = ["adapt", str(tmp_path / "\udcff.nii.gz"), "--model", str(model), "--out", str(tmp_path / "out")]
+    assert main([*words, "--method", "source"]) == 0
+    assert 'href="%FF_page.html"' in (tmp_path / "out" / "index.html").read_text("utf-8")
+
+
 def test_a_name_that_is_too_long_is_the_users_fault(model, tmp_path, capsys):
     assert adapt(model, tmp_path / "out", tmp_path / ("n" * 300)) == 2
     assert "cannot be used" in capsys.readouterr().err

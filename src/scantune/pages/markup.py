@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -26,7 +27,7 @@ def text(value: object) -> str:
 
 def link(file: str) -> str:
     """The address of a file beside the page, as an attribute."""
-    return quote(file)
+    return quote(os.fsencode(file))
 
 
 def embedded(value: Any) -> str:
