@@ -148,6 +148,18 @@ def test_real_cords_are_cut_out_without_moving_in_space():
     np.testing.assert_array_equal(cut.image[tuple(where)], image[120, 60, 1])
 
 
+def test_real_scans_are_thinned_evenly_and_stay_in_place(monkeypatch):
+    results = script("real_results", monkeypatch)
+    image = np.random.default_rng(0).random((3, 2, 21)).astype(np.float32)
+    case = Case("x", image, np.diag([0.5, 0.5, 3.0, 1.0]), (image > 0.5).astype(np.uint8))
+    thin = results.thinned(case, 8)
+    assert thin.shape == (3, 2, 7)
+    np.testing.assert_array_equal(thin.image, image[:, :, 1::3])
+    np.testing.assert_array_equal(thin.reference, case.reference[:, :, 1::3])
+    np.testing.assert_allclose(thin.affine @ [0, 0, 2, 1], case.affine @ [0, 0, 7, 1])
+    np.testing.assert_array_equal(results.thinned(case, 0).image, image)
+
+
 def test_the_table_of_real_results_averages_structures_and_counts_what_the_guard_kept(tmp_path, capsys, monkeypatch):
     results = script("real_results", monkeypatch)
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -169,6 +181,7 @@ def test_the_table_of_real_results_averages_structures_and_counts_what_the_guard
     printed = capsys.readouterr().out
     assert "| spine | UCL | 2 | source | 0.600 |  |  |" in printed
     assert "| spine | UCL | 2 | default, guard | 0.550 | -0.050 (-0.200, +0.100) | 1/2 |" in printed
+    assert "| all |" not in printed  # there is one site alone
 
 
 @pytest.mark.parametrize(
@@ -188,7 +201,7 @@ def test_the_recipes_of_real_scans_put_the_same_people_aside(recipe, scan, refer
     splits = {n: entry.split for n, entry in enumerate(plan.source.chosen())}
     aside = dict.fromkeys(validation, "validation") | dict.fromkeys(test, "test")
     assert splits == dict.fromkeys(range(20), "train") | aside
-    assert plan.preprocessing.size == (128, 128)
+    assert plan.preprocessing.spacing == 2.0  # half of the headers' 1 mm
 
 
 def test_the_table_of_registration_results_tests_changes_of_people_and_tells_harm(tmp_path, capsys):
