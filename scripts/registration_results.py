@@ -8,7 +8,7 @@
 MODELS gets `none.safetensors` and `strong.safetensors` (recipe `register` without and with augmentation; strong with
 prior, calibration and autoencoders), and `supervised-CENTRE.safetensors` (strong, fine-tuned on the centre's training
 people). An interrupted command goes on when it is given again. The scans are those of test people, every fourth slice
-of the slab of 40; options were chosen on validation people of the shifted centres. DATA/oasis holds `ID_T1w.nii.gz` and
+of the slab of 40; options are the defaults, but for `OPTIONS`. DATA/oasis holds `ID_T1w.nii.gz` and
 `ID_tissue.nii.gz` (2 GM, 3 WM), which are scored within the slab.
 """
 
