@@ -3,6 +3,7 @@
     python scripts/guard_rules.py choose MODELS validation*.jsonl > results/guard_choice.md
     python scripts/guard_rules.py score MODELS test*.jsonl --out results/guard.csv
     python scripts/guard_rules.py table results/guard.csv > results/guard.md
+    python scripts/guard_rules.py separation results/guard.csv results/guard_validation.csv >> results/guard.md
 
 A path holds every step of an unguarded adaptation, so that one run tells what the guard makes of it under any rules:
 `scantune.guard.Guard` itself judges the looks, in order. MODELS is a folder with NAME.safetensors, as the paths' lines
@@ -150,14 +151,22 @@ def score(arguments: argparse.Namespace) -> None:
             )
 
 
-def table(arguments: argparse.Namespace) -> None:
-    rows = [row for path in arguments.files for row in csv.DictReader(Path(path).read_text().splitlines())]
+def scored(files: Iterable[str]) -> list[Row]:
+    rows: list[Row] = [row for path in files for row in csv.DictReader(Path(path).read_text().splitlines())]
     for row in rows:
         row |= {name: float(row[name]) for name in ("energy", "dice_before", "dice_free", "dice_typical", "dice")}
+    return rows
+
+
+def table(arguments: argparse.Namespace) -> None:
+    rows = scored(arguments.files)
     _by_centre(rows)
     _by_method(rows)
     _stopping(rows)
-    _separation(rows)
+
+
+def separation(arguments: argparse.Namespace) -> None:
+    _separation(scored(arguments.files))
 
 
 def _grouped(rows: list[Row], *names: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
@@ -236,9 +245,9 @@ def _separation(rows: list[Row]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, action in (("choose", choose), ("score", score), ("table", table)):
+    for name, action in (("choose", choose), ("score", score), ("table", table), ("separation", separation)):
         command = commands.add_parser(name)
-        if action is not table:
+        if action in (choose, score):
             command.add_argument("models")
         command.add_argument("files", nargs="+")
         if action is score:

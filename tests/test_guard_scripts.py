@@ -76,6 +76,7 @@ def test_scores_become_tables(rules, tmp_path, monkeypatch, capsys):
     assert (first["dice_before"], first["dice_free"], first["dice"]) == ("0.7000", "0.5000", "0.8000")
     assert (first["reading"], first["decision"], first["step"]) == ("shifted", "kept", "1")
     rules.table(Namespace(files=[out]))
+    rules.separation(Namespace(files=[out]))
     printed = capsys.readouterr().out
     assert "| toys | B | 1 | 0.700 | 0.500 | 0.800 | +0.100 | 1 | 0 | 0 |" in printed
     assert (
