@@ -223,7 +223,7 @@ def test_a_method_that_draws_its_start_is_watched_from_there(path, whole, tmp_pa
     jobs = {job.row: job.key for job in expand(Experiment.read(path, sets)).rows if job.trial.site == "south"}
     first = json.loads((out / "jobs" / jobs["ae"] / "trace.json").read_text())[0]
     source = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline"])}
-    assert first["dice"].keys() == source.keys() and first["dice"]["mean"] != source["mean"]
+    assert first["dices"].keys() == source.keys() and first["dices"]["mean"] != source["mean"]
 
 
 def test_a_failure_takes_only_what_needs_it(path, whole, tmp_path, capsys):

@@ -431,7 +431,8 @@ class TestTheMethod:
 
         monkeypatch.setattr(Denoiser, "restore", counted)
         scan = toy_scan(92)[0] ** 2
-        result = scantune.adapt(toy.network, scan, method="dae", helpers=toy.helpers, steps=7, options={"refresh": 3})
+        settings = {"steps": 7, "guard": False, "options": {"refresh": 3}}
+        result = scantune.adapt(toy.network, scan, method="dae", helpers=toy.helpers, **settings)
         assert len(asked) == 3
         assert [row["valid"] for row in result.trace] == [True, False, False] * 2 + [True, False]
         assert result.facts["best_step"] in (0, 3, 6)

@@ -396,7 +396,7 @@ def traced(tmp_path_factory):
 def noted(folder, method, site, step, name="dice"):
     found = []
     for file in (folder / "jobs").glob(f"{site}?{method.replace(', ', '-')}/trace.json"):
-        found += [told[name] for told in json.loads(file.read_text()) if told["step"] == step]
+        found += [told[name] for told in json.loads(file.read_text(encoding="utf-8")) if told["step"] == step]
     return plain.fmean(found)
 
 
@@ -425,7 +425,7 @@ class TestTraces:
         assert found["ae", "f1"].text == NOTHING
         expected = []
         for file in (traced / "jobs").glob("*optimization/trace.json"):
-            told = [one for one in json.loads(file.read_text()) if "dice" in one]
+            told = [one for one in json.loads(file.read_text(encoding="utf-8")) if "dice" in one]
             expected.append(stats.spearmanr([one["f1"] for one in told], [one["dice"] for one in told]).statistic)
         assert found["ae, optimization", "f1"].text == f"{plain.fmean(expected):+.2f}"
         assert found["ae, optimization", "f1"].note == "6 people"
@@ -580,17 +580,17 @@ class TestReport:
     def test_a_bench_folder_becomes_tables_figures_and_a_page(self, traced, rows, tmp_path):
         write_rows(tmp_path / "bench" / "rows.csv", rows)
         made = report([tmp_path / "bench", traced], tmp_path / "out")
-        page = made.page.read_text()
+        page = made.page.read_text(encoding="utf-8")
         for name in ("methods", "in-domain", "registration", "lambda", "density", "ae-variants", "harm", "tests"):
             assert (tmp_path / "out" / "tables" / f"{name}.md").is_file()
             assert made.tables[name].title in page
-            assert f"\\input{{tables/{name}}}" in (tmp_path / "out" / "report.tex").read_text()
-        require_latex((tmp_path / "out" / "report.tex").read_text())
+            assert f"\\input{{tables/{name}}}" in (tmp_path / "out" / "report.tex").read_text(encoding="utf-8")
+        require_latex((tmp_path / "out" / "report.tex").read_text(encoding="utf-8"))
         pictures = re.findall(r"\]\((figures/[^)]+\.png)\)", page)
         assert len(pictures) == len(made.figures) > 5
         for picture in pictures:
             assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
-            assert "<svg" in (tmp_path / "out" / picture).with_suffix(".svg").read_text()
+            assert "<svg" in (tmp_path / "out" / picture).with_suffix(".svg").read_text(encoding="utf-8")
 
     def test_comparisons_are_written_with_all_digits(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", [r for r in rows if r.site == "UCL"])
@@ -609,7 +609,7 @@ class TestReport:
         ]
         kept = [r for r in rows if not (r.site == "AS" and r.method == "ae" and r.subject.endswith("1"))]
         write_rows(tmp_path / "rows.csv", [*kept, *real])
-        page = report([tmp_path]).page.read_text()
+        page = report([tmp_path]).page.read_text(encoding="utf-8")
         assert "**Simulated** people, not patients: prostate (RUNMC, UCL, HK), cardiac (CSF, UHE)" in page
         assert "Real people: scgm (UCL)." in page
         assert "**Not finished**, and labelled in the tables: ae at AS (5 of 6 runs)." in page
@@ -672,8 +672,8 @@ class TestReport:
         write_rows(tmp_path / "rows.csv", [row(**odd, method=name, dice=0.5) for name in ("source", "m#1 <i>")])
         made = report([tmp_path])
         for file in (tmp_path / "report" / "tables").glob("*.tex"):
-            require_latex(file.read_text())
-        assert r"50% & \|x\|_{y}" in (tmp_path / "report" / "tables" / "methods.md").read_text()
+            require_latex(file.read_text(encoding="utf-8"))
+        assert r"50% & \|x\|_{y}" in (tmp_path / "report" / "tables" / "methods.md").read_text(encoding="utf-8")
         assert {file.parent.name for file in made.figures} == {"figures"}
         assert all(file.with_suffix(".png").is_file() for file in made.figures)
 

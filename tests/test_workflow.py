@@ -127,7 +127,7 @@ def test_the_bundled_recipe_makes_a_plan():
         (make(preprocessing={"size": 64}), r"size .* must be a list \[a whole number, a whole number\], got 64"),
         (make(preprocessing={"size": [64]}), r"got \[64\]"),
         (make(preprocessing={"size": [64, "x"]}), r"got \[64, 'x'\]"),
-        (make(preprocessing={"size": [64, 0]}), "two positive numbers of pixels"),
+        (make(preprocessing={"size": [64, 0]}), "size must be two of 1 to 8192 pixels"),
         (make(preprocessing={"spacing": "fine"}), "spacing .* must be a number or absent, got 'fine'"),
         (make(validation=2.0), "at most 0.5, got 2.0"),
         (make(atlas="a.npz"), r"'atlas' in \[data\] of the recipe toy"),
