@@ -267,6 +267,7 @@ def test_tensors_that_cannot_be_are_told(model, tmp_path, name, change, told):
         ("format", float("inf"), "no scantune record"),
         ("task/exclusive", 10**20, "exclusive"),
         ("task/structures", ["core"], "structures"),
+        ("prior/families/cnn/experts/layers", ["down.0.first.conv"], "no experts there"),
     ],
 )
 def test_records_that_cannot_be_are_told(model, tmp_path, path, value, told):

@@ -10,6 +10,7 @@ from torch import Tensor
 from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standard
 from scantune.errors import InputError
 from scantune.experts import EXPERTS, Experts, Recording
+from scantune.experts.cnn import OUTPUT
 from scantune.networks import Affine
 
 NEGLIGIBLE = 1e-8
@@ -176,6 +177,12 @@ class Family:
         """The inverse of `record` and `tensors`."""
         experts = EXPERTS[name].restore(record["experts"], below(tensors, "experts/"))
         fields = {group: Field.restore(r, below(tensors, f"{group}/")) for group, r in record["groups"].items()}
+        known = {*experts.layers(), *([OUTPUT] if "output" in record["experts"] else [])}
+        if unknown := set(fields) - known:
+            raise InputError(
+                f"The prior is damaged: it has densities of {', '.join(sorted(unknown))}, but no experts there. Fit "
+                "the prior anew, or copy the file again."
+            )
         return cls(experts, fields)
 
 
