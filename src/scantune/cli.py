@@ -20,10 +20,9 @@ from scantune.benchcommand import Bench
 from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
+from scantune.exits import BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN, complain
 from scantune.filenames import find_scans
-from scantune.resultcommands import Report
-
-BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
+from scantune.resultcommands import Evaluate, Info, Report
 
 
 class Command(Protocol):
@@ -118,7 +117,7 @@ class Adapt:
 
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(outcomes) == len(failed) == 1:
-            return _complain(failed[0].entry["reason"])
+            return complain(failed[0].entry["reason"])
         screen = terminal.console()
         screen.print(terminal.outcome_table(outcomes))
         for outcome in outcomes:
@@ -128,7 +127,7 @@ class Adapt:
             pages = "" if self.no_page else f" Look at them: {self.out / 'index.html'}"
             terminal.say(screen, f"Segmentations and manifest.json are in {self.out}.{pages}")
         if failed:
-            _complain(f"{len(failed)} of {len(outcomes)} scans failed.")
+            complain(f"{len(failed)} of {len(outcomes)} scans failed.")
             for outcome in failed:
                 print(f"  {outcome.name}: {outcome.entry['reason']}", file=sys.stderr)
         return None
@@ -139,65 +138,6 @@ class Adapt:
         rolled_back = any(outcome.entry["decision"] == "rolled back" for outcome in outcomes)
         failed = any(outcome.status == "failed" for outcome in outcomes)
         return SOME_FAILED if failed or (self.strict and rolled_back) else 0
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Score segmentations against references: Dice, HD95, surface distance, volume."""
-
-    predictions: Annotated[Path, Positional, arg(metavar="PRED")]
-    """A segmentation, or a folder of them, such as one that scantune adapt wrote."""
-    references: Annotated[Path, Positional, arg(metavar="REF")]
-    """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
-    out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
-    """Where to write the scores, one line per scan and structure."""
-    labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Structures and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
-
-    def run(self) -> int:
-        """Score all pairs, then show the means."""
-        structures = parse_labels(self.labels)
-        from scantune import terminal
-        from scantune.evaluate import evaluate
-
-        errors = terminal.console(stderr=True)
-        with errors.status("Scoring") as status:
-            evaluation = evaluate(
-                self.predictions,
-                self.references,
-                structures=structures,
-                out=self.out,
-                on_pair=lambda done, pairs: status.update(f"Scoring: {done} of {pairs} done"),
-            )
-        screen = terminal.console()
-        screen.print(terminal.summary_table(evaluation.summary()))
-        if self.out is not None:
-            terminal.say(screen, f"All scores are in {self.out}")
-        alone = evaluation.matches
-        for what, files in (("reference", alone.lone_predictions), ("prediction", alone.lone_references)):
-            if files:
-                terminal.say(errors, f"Without a {what}, not scored: {terminal.listed(files)}")
-        if not evaluation.failures:
-            return 0
-        _complain(f"{len(evaluation.failures)} of {len(alone.pairs)} pairs could not be scored.")
-        for name, sentence in evaluation.failures.items():
-            print(f"  {name}: {sentence}", file=sys.stderr)
-        return SOME_FAILED
-
-
-@dataclass(frozen=True)
-class Info:
-    """Tell what is in a model file."""
-
-    model: Annotated[str, Positional, arg(metavar="MODEL")]
-    """A model file, or the name of a model that comes with scantune, such as brain."""
-
-    def run(self) -> int:
-        """Print the description."""
-        from scantune.modelfile import load
-
-        print(load(self.model).describe())
-        return 0
 
 
 COMMANDS: dict[str, Callable[..., Command]] = {
@@ -221,23 +161,6 @@ scantune COMMAND --help tells about a command, scantune --version the version.
 Exit codes: 0 all is well, 2 the input is at fault, 3 some scans failed.
 
 For research use only."""
-
-
-def parse_labels(words: Sequence[str]) -> dict[str, int] | None:
-    """Read structures from words like `gm=2`; None where there are none.
-
-    Raises:
-        InputError: A word is something else, or a name or value comes twice.
-    """
-    structures: dict[str, int] = {}
-    for word in words:
-        name, _, value = word.rpartition("=")
-        if not name or not value.isdecimal():
-            raise InputError(f"--labels takes NAME=VALUE with a whole number, such as gm=2, but got {word!r}.")
-        if name in structures or int(value) in structures.values():
-            raise InputError(f"--labels must name every structure and every value once, but {word!r} is a repetition.")
-        structures[name] = int(value)
-    return structures or None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,10 +188,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # how the parser ends after help (0) and mistakes (2)
         return int(end.code or 0) if words else BAD_INPUT
     except InputError as error:
-        _complain(str(error))
+        complain(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
-        _complain(
+        complain(
             "stopped. What is finished is kept; adapt, train, bench and simulate go on from there when given again."
         )
         return STOPPED
@@ -276,11 +199,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "SCANTUNE_TRACEBACK" in os.environ:
             raise
         if isinstance(error, OSError) and error.filename is not None:  # a name too long, no permission, a full disk
-            _complain(
+            complain(
                 f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk."
             )
             return BAD_INPUT
-        _complain(
+        complain(
             f"something unforeseen went wrong ({type(error).__name__}: {error}). Please report it, with what is "
             "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
         )
@@ -298,7 +221,3 @@ def _told_to_stop() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _complain(sentence: str) -> None:
-    print(f"scantune: error: {sentence}", file=sys.stderr)

@@ -1,5 +1,7 @@
-"""The command about results: report what a benchmark found."""
+"""The commands about results: score segmentations, report what a benchmark found, tell what is in a model file."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from scantune.errors import InputError
+from scantune.exits import SOME_FAILED, complain
 
 
 @dataclass(frozen=True)
@@ -48,3 +51,79 @@ class Report:
             f"{len(made.tables)} tables and {len(made.figures)} figures of {made.study.scores.rows} rows: {made.page}",
         )
         return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score segmentations against references: Dice, HD95, surface distance, volume."""
+
+    predictions: Annotated[Path, Positional, arg(metavar="PRED")]
+    """A segmentation, or a folder of them, such as one that scantune adapt wrote."""
+    references: Annotated[Path, Positional, arg(metavar="REF")]
+    """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
+    out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
+    """Where to write the scores, one line per scan and structure."""
+    labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Structures and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
+
+    def run(self) -> int:
+        """Score all pairs, then show the means."""
+        structures = parse_labels(self.labels)
+        from scantune import terminal
+        from scantune.evaluate import evaluate
+
+        errors = terminal.console(stderr=True)
+        with errors.status("Scoring") as status:
+            evaluation = evaluate(
+                self.predictions,
+                self.references,
+                structures=structures,
+                out=self.out,
+                on_pair=lambda done, pairs: status.update(f"Scoring: {done} of {pairs} done"),
+            )
+        screen = terminal.console()
+        screen.print(terminal.summary_table(evaluation.summary()))
+        if self.out is not None:
+            terminal.say(screen, f"All scores are in {self.out}")
+        alone = evaluation.matches
+        for what, files in (("reference", alone.lone_predictions), ("prediction", alone.lone_references)):
+            if files:
+                terminal.say(errors, f"Without a {what}, not scored: {terminal.listed(files)}")
+        if not evaluation.failures:
+            return 0
+        complain(f"{len(evaluation.failures)} of {len(alone.pairs)} pairs could not be scored.")
+        for name, sentence in evaluation.failures.items():
+            print(f"  {name}: {sentence}", file=sys.stderr)
+        return SOME_FAILED
+
+
+@dataclass(frozen=True)
+class Info:
+    """Tell what is in a model file."""
+
+    model: Annotated[str, Positional, arg(metavar="MODEL")]
+    """A model file, or the name of a model that comes with scantune, such as brain."""
+
+    def run(self) -> int:
+        """Print the description."""
+        from scantune.modelfile import load
+
+        print(load(self.model).describe())
+        return 0
+
+
+def parse_labels(words: Sequence[str]) -> dict[str, int] | None:
+    """Read structures from words like `gm=2`; None where there are none.
+
+    Raises:
+        InputError: A word is something else, or a name or value comes twice.
+    """
+    structures: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.rpartition("=")
+        if not name or not value.isdecimal():
+            raise InputError(f"--labels takes NAME=VALUE with a whole number, such as gm=2, but got {word!r}.")
+        if name in structures or int(value) in structures.values():
+            raise InputError(f"--labels must name every structure and every value once, but {word!r} is a repetition.")
+        structures[name] = int(value)
+    return structures or None
