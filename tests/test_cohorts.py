@@ -3,9 +3,12 @@
 import dataclasses
 import functools
 import itertools
+import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -16,7 +19,7 @@ import torch
 from scantune.errors import InputError
 from scantune.filenames import match
 from scantune.scans import Case, LabelMap
-from scantune.simulate import COHORTS, Centre, Cohort, FieldOfView, Protocol, Region, icbm152, label_maps
+from scantune.simulate import COHORTS, VERSION, Centre, Cohort, FieldOfView, Protocol, Region, icbm152, label_maps
 from scantune.simulate import cache as cache_module
 from scantune.simulate.anatomies.brain import LABELS, TISSUES
 from scantune.simulate.anatomies.head import head_atlas
@@ -53,11 +56,14 @@ def smallest(cohort):
 def coarse(name):
     """The cohort with its smallest centre alone, at voxels twice as large, and that centre's protocol."""
     cohort = COHORTS[name]
-    centre = cohort.centres[smallest(cohort)]
+    centre = larger_voxels(cohort.centres[smallest(cohort)])
+    return dataclasses.replace(cohort, given={centre.protocol.name: centre}), centre.protocol
+
+
+def larger_voxels(centre):
+    """The centre with voxels twice as large in plane."""
     edges = {key: 2 * getattr(centre.protocol, key) for key in ("in_plane", "resolution")}
-    protocol = dataclasses.replace(centre.protocol, **edges)
-    given = {protocol.name: dataclasses.replace(centre, protocol=protocol)}
-    return dataclasses.replace(cohort, given=given), protocol
+    return dataclasses.replace(centre, protocol=dataclasses.replace(centre.protocol, **edges))
 
 
 @functools.cache
@@ -489,3 +495,71 @@ def test_the_cache_keeps_nothing_of_a_scan_that_failed(tmp_path):
     with pytest.raises(InputError, match="no"):
         Cache(tmp_path / "cache").get(("key",), fail)
     assert kept(tmp_path / "cache") == []
+
+
+# The version of the simulation
+
+SUMS = Path(__file__).parent / "simulated.json"
+
+
+@functools.cache
+def sums(name):
+    """What a small scan of each centre of a cohort adds up to, by the scan's name."""
+    cohort = COHORTS[name]
+    small = dataclasses.replace(cohort, given={key: larger_voxels(one) for key, one in cohort.centres.items()})
+    options = {"anatomy": small_anatomy(cohort), "count": 1, "slices": 2}
+    return {scan.name: sums_of(scan) for centre in small.centres for scan in small.cases(centre, "test", **options)}
+
+
+def sums_of(scan):
+    """Mean and deviation of a scan, three sums with random signs to which every voxel adds, and structures' voxels."""
+    values = scan.image.astype(np.float64).ravel()
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (3, values.size))
+    projections = signs @ (values - values.mean()) / (np.sqrt(values.size) * values.std())
+    image = [float(f"{value:.5g}") for value in (values.mean(), values.std(), *projections)]
+    return {"image": image, "voxels": np.bincount(scan.reference.ravel().astype(int))[1:].tolist()}
+
+
+def same_sums(one, other):
+    """Whether two scans are the same up to rounding, which may tip a voxel at the edge of a structure over."""
+    (*scale, _, _, _), (*known, _, _, _) = one["image"], other["image"]
+    return (
+        len(one["voxels"]) == len(other["voxels"])
+        and np.allclose(scale, known, rtol=1e-3)
+        and np.allclose(one["image"][2:], other["image"][2:], rtol=0, atol=0.01)
+        and np.allclose(one["voxels"], other["voxels"], rtol=2e-3, atol=2)
+    )
+
+
+@every_cohort
+def test_a_change_of_the_scans_raises_the_version_of_the_simulation(name):
+    noted = json.loads(SUMS.read_text())
+    told = (
+        "Simulated scans look different, and benchmarks would take old ones for new: raise VERSION in "
+        "simulate/__init__.py (unless a centre's protocol is all that changed), then note the new sums with: "
+        "python tests/test_cohorts.py"
+    )
+    assert noted["version"] == VERSION, told
+    assert noted["sums"][name].keys() == sums(name).keys(), told
+    different = [scan for scan, found in sums(name).items() if not same_sums(found, noted["sums"][name][scan])]
+    assert not different, told
+
+
+def test_sums_tell_other_noise_a_shift_and_a_changed_structure_but_not_rounding():
+    (scan, other, *_) = [*scans("spine"), *scans("spine", seed=1)]
+    rng = np.random.default_rng(3)
+    wide = scan.image.astype(np.float64)
+
+    def same(**changes):
+        return same_sums(sums_of(scan), sums_of(dataclasses.replace(scan, **changes)))
+
+    assert same(image=wide * (1 + 1e-6 * rng.standard_normal(wide.shape)))
+    assert not same(image=wide + 0.05 * wide.std() * rng.standard_normal(wide.shape))
+    assert not same(image=np.roll(wide, 1, axis=0))
+    assert not same(image=1.01 * wide)
+    assert not same(reference=other.reference)
+
+
+if __name__ == "__main__":
+    text = json.dumps({"version": VERSION, "sums": {name: sums(name) for name in COHORTS}}, indent=1)
+    SUMS.write_text(re.sub(r"\s+(?=[-\d\]])", " ", text) + "\n")  # a list of numbers is one line

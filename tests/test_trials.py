@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from scantune import trials as trials_module
 from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
 from scantune.simulate import COHORTS
@@ -44,3 +45,12 @@ def test_where_simulated_scans_are_kept_is_no_part_of_what_they_are(tmp_path):
     assert {t.identity for t in trials(plain, "VU")}.isdisjoint(t.identity for t in trials(other, "VU"))
     fewer = Simulated("spine", train=2)
     assert identity(plain, Preprocessing()) != identity(fewer, Preprocessing())
+
+
+def test_scans_of_another_version_of_the_simulation_are_other_scans(monkeypatch):
+    source = Simulated("spine")
+    before = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}
+    monkeypatch.setattr(trials_module, "VERSION", trials_module.VERSION + 1)
+    after = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}
+    assert len(before) == len(after) == 10
+    assert before.isdisjoint(after)

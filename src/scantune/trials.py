@@ -17,6 +17,7 @@ from scantune.datasets import Entry
 from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
 from scantune.scans import Case
+from scantune.simulate import VERSION
 from scantune.sources import Simulated
 
 TEST = "test"
@@ -164,10 +165,10 @@ def _simulated(source: Simulated, site: str) -> Sequence[Trial]:
 
 
 def _origin(source: Simulated) -> dict[str, Any]:
-    """What all people of a source share: their kind, and the files they are made from."""
+    """What all people of a source share: their kind, the simulator's version, and the files they are made from."""
     record = {name: value for name, value in asdict(source).items() if name not in ("centre", "cache", *SPLITS)}
     files = {name: _contents(Path(record[name])) for name in ("atlas", "label_maps") if record[name]}
-    return record | files
+    return record | files | {"simulation": VERSION}
 
 
 def _contents(path: Path) -> str:

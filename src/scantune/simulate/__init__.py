@@ -29,6 +29,7 @@ __all__ = [
     "COHORTS",
     "SEQUENCES",
     "TISSUES",
+    "VERSION",
     "Anatomy",
     "Atlas",
     "Centre",
@@ -54,3 +55,7 @@ COHORTS: dict[str, Cohort] = {
     "registration": Cohort("registration", icbm152, {"GM": 1, "WM": 2}, people="brain"),
     "contrasts": Cohort("contrasts", icbm152, LABELS, people="brain"),
 }
+
+VERSION = 1
+"""Of the scans: raised when a change of the code makes any of them look different beyond rounding. Benchmarks know
+simulated scans, and the networks trained on them, by it and by the centre's protocol."""
