@@ -124,6 +124,21 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
     assert entry["volumes_ml"]["core"] == pytest.approx((labels == 2).sum() * 3 / 1000, abs=1e-3)
 
 
+def test_a_result_whose_page_cannot_be_written_is_saved_without_it(model, tmp_path, monkeypatch, caplog):
+    import json
+
+    def broken(*_):
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr("scantune.pages.write_case", broken)
+    entry = scantune.adapt(model, as_case(104), method="source").save(tmp_path)
+    (written,) = json.loads((tmp_path / "manifest.json").read_text())["scans"].values()
+    for told in (entry["page_failure"], written["page_failure"], caplog.text):
+        assert "_page.html could not be written, for an unforeseen reason (ValueError: no such colour)." in told
+    assert all((tmp_path / name).is_file() for name in entry["outputs"].values())
+    assert "page" not in entry["outputs"]
+
+
 def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
     result = scantune.adapt(toy.network, toy_scan(105)[0], method="source")
     with pytest.raises(InputError, match="Only a scan from a file"):

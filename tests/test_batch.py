@@ -9,7 +9,7 @@ import pytest
 from scantune.batch import AdaptSettings, Observer, adapt_scans, name_scans
 from scantune.errors import InputError, ScanError
 from scantune.filenames import find_scans, images_in, scan_name
-from scantune.outputs import OutputFolder, read_manifest, require_writable
+from scantune.outputs import OUTPUTS, OutputFolder, read_manifest, require_writable
 
 SETTINGS = AdaptSettings(method="source", steps=2)
 MODEL = SimpleNamespace(
@@ -40,6 +40,8 @@ class FakeResult:
 
     def with_page(self, folder, entry):
         name = f"{scan_name(self.path)}_page.html"
+        if self.text() == "no page":
+            return entry | {"page_failure": "The page is too large."}
         (folder / name).write_text(self.text())
         return entry | {"outputs": entry["outputs"] | {"page": name}}
 
@@ -136,11 +138,69 @@ def test_pages_can_be_left_out_and_asked_for_later(adapted, scan, tmp_path):
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
 
 
-def test_an_index_of_another_program_is_left_alone(adapted, scan, tmp_path):
+class Remarks(Observer):
+    def __init__(self):
+        self.remarks = []
+
+    def remark(self, sentence):
+        self.remarks.append(sentence)
+
+
+def test_an_index_of_another_program_is_left_alone_and_told_of(adapted, scan, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "index.html").write_text("mine")
-    adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS)
+    observer = Remarks()
+    adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS, observer=observer)
     assert (tmp_path / "out" / "index.html").read_text() == "mine"
+    assert observer.remarks == ["There is no index of the pages: index.html is another program's, and left alone."]
+
+
+def test_a_scan_whose_page_cannot_be_written_is_done_and_tried_again_for_its_page(adapted, scan, tmp_path):
+    path, out = scan("a.nii.gz", "no page"), tmp_path / "out"
+    for _ in range(2):
+        (outcome,) = adapt_scans([path, path], MODEL, out, SETTINGS)
+        assert (outcome.status, outcome.entry["page_failure"]) == ("done", "The page is too large.")
+        entry = read_manifest(out)["scans"]["a"]
+        assert (entry["status"], entry["decision"], entry["page_failure"]) == ("done", "kept", "The page is too large.")
+        assert list(entry["outputs"]) == ["segmentation", "source"]
+    assert statuses(adapt_scans([path], MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
+    path.write_text("fine")
+    adapt_scans([path], MODEL, out, SETTINGS, overwrite=True)
+    assert "page_failure" not in read_manifest(out)["scans"]["a"]
+
+
+def test_an_index_that_cannot_be_written_leaves_every_scan_done(adapted, scan, tmp_path, monkeypatch):
+    def full(*_):
+        raise InputError("The disk is full.")
+
+    monkeypatch.setattr("scantune.pages.index.write_index", full)
+    observer = Remarks()
+    assert statuses(adapt_scans([scan("a.nii")], MODEL, tmp_path, SETTINGS, observer=observer)) == {"a": "done"}
+    assert observer.remarks == ["The disk is full."]
+
+
+def test_who_is_stopped_at_a_page_finds_the_segmentations_in_the_manifest(adapted, scan, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    path, out = scan("a.nii"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeResult, "with_page", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            adapt_scans([path], MODEL, out, SETTINGS)
+    assert list(read_manifest(out)["scans"]["a"]["outputs"]) == ["segmentation", "source"]
+    assert statuses(adapt_scans([path], MODEL, out, SETTINGS)) == {"a": "done"}
+
+
+def test_a_page_of_an_earlier_result_goes_with_it(adapted, scan, tmp_path):
+    path, out = scan("a.nii"), tmp_path / "out"
+    adapt_scans([path], MODEL, out, SETTINGS)
+    adapt_scans([path], MODEL, out, SETTINGS, overwrite=True, pages=False)
+    assert sorted(file.name for file in out.glob("a_*")) == ["a_seg.nii.gz", "a_source_seg.nii.gz"]
+    path.write_text("crash")
+    (out / "a_source_seg.nii.gz").unlink()
+    adapt_scans([path], MODEL, out, SETTINGS, overwrite=True)
+    assert (out / "a_seg.nii.gz").read_text() == "fine"  # a failure removes nothing
 
 
 def other_settings(out, paths):
@@ -191,6 +251,22 @@ def test_files_of_another_origin_are_not_replaced(adapted, scan, tmp_path):
     assert by_hand.read_text() == "by hand"
     adapt_scans([path], MODEL, path.parent, SETTINGS, overwrite=True)
     assert by_hand.read_text() == "fine"
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_no_kind_of_file_that_a_run_may_write_is_replaced(adapted, scan, tmp_path, kind, earlier):
+    path, out = scan("a.nii.gz"), tmp_path / "out"
+    if earlier:
+        adapt_scans([path], MODEL, out, SETTINGS, pages=False)
+    by_hand = scan(f"a_{OUTPUTS[kind]}", "by hand", folder="out")
+    (outcome,) = adapt_scans([path], MODEL, out, AdaptSettings(method="source", steps=1))
+    if earlier and kind in ("segmentation", "source"):  # the manifest tells of these
+        assert outcome.status == "done"
+        return
+    assert outcome.is_bad_input
+    assert f"{by_hand} is there already" in outcome.entry["reason"]
+    assert by_hand.read_text() == "by hand"
 
 
 def test_a_bad_scan_does_not_stop_the_others(adapted, scan, tmp_path):
@@ -346,7 +422,8 @@ def test_an_entry_without_outputs_holds_nothing(tmp_path):
 
 
 def test_a_folder_of_images_stands_for_the_scans_in_it(scan):
-    paths = [scan(name) for name in ("b.nii", "a.nii.gz", "a_seg.nii.gz", "a_source_seg.nii.gz", "c_gt.nii")]
+    names = ("b.nii", "a.nii.gz", "a_seg.nii.gz", "a_source_seg.nii.gz", "c_gt.nii", "a_deformation.nii.gz")
+    paths = [scan(name) for name in names]
     assert [path.name for path in find_scans([paths[0].parent])] == ["a.nii.gz", "b.nii"]
     assert find_scans([paths[2]]) == [paths[2]]
 

@@ -122,6 +122,34 @@ def test_a_methods_options_are_used_recorded_and_decide_the_result(model, tmp_pa
     assert "earlier run" not in capsys.readouterr().out
 
 
+def test_a_page_that_cannot_be_written_is_a_remark(model, tmp_path, capsys, monkeypatch):
+    scans = [write(tmp_path / "in" / f"{name}.nii.gz", picture()) for name in ("a", "b")]
+    words = ["adapt", *scans, "--model", model, "--out", str(tmp_path / "out"), "--method", "source"]
+    written = import_module("scantune.pages").write_case
+
+    def unless_a(path, view):
+        if view.name == "a":
+            raise InputError(f"{path} cannot be written (Disk full).")
+        written(path, view)
+
+    monkeypatch.setattr("scantune.pages.write_case", unless_a)
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert f"a is done, but has no page: {tmp_path / 'out' / 'a_page.html'} cannot be written (Disk full)." in told.out
+    assert f"Look at them: {tmp_path / 'out' / 'index.html'}" in told.out
+    assert "failed" not in told.out + told.err
+    index = (tmp_path / "out" / "index.html").read_text()
+    assert "a_page.html cannot be written (Disk full)" in index
+    assert 'href="b_page.html"' in index and 'href="a_page.html"' not in index
+
+    (tmp_path / "out" / "index.html").unlink()
+    (tmp_path / "out" / "index.html").mkdir()
+    assert main([*words, "--overwrite"]) == 0
+    told = capsys.readouterr()
+    assert "index.html is another program's, and left alone" in told.err
+    assert f"Look at them: {tmp_path / 'out' / '*_page.html'}" in told.out
+
+
 def test_a_second_run_has_nothing_to_do(model, tmp_path, capsys):
     scan = write(tmp_path / "a.nii.gz", picture())
     words = ["adapt", scan, "--model", model, "--out", str(tmp_path / "out"), "--method", "source"]

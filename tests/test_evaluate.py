@@ -55,6 +55,15 @@ def test_similar_names_do_not_fit(folders):
     assert [path.name for path in matches.lone_references] == ["A_labels.nii.gz", "ab_labels.nii.gz"]
 
 
+def test_a_deformation_is_no_label_map(folders):
+    predictions, references = folders
+    for name in ("a_seg", "a_deformation"):
+        write(predictions / f"{name}.nii.gz", labels(1))
+    write(references / "a.nii.gz", labels(1))
+    matches = match(predictions, references)
+    assert ([pair.name for pair in matches.pairs], matches.lone_predictions) == (["a"], [])
+
+
 def test_a_scan_beside_its_label_map_is_not_mistaken_for_it(folders):
     predictions, references = folders
     write(predictions / "a_seg.nii.gz", labels(1))

@@ -29,6 +29,7 @@ from scantune.networks.diffeomorphism import (
     warp,
 )
 from scantune.networks.registration import AtlasSlices
+from scantune.outputs import OUTPUTS
 from scantune.preprocess import Preprocessing
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.scans import Case, read_labels, write_image, write_labels
@@ -320,7 +321,8 @@ class TestOutputs:
         write_image(tmp_path / "scan.nii.gz", case.image, case)
         result = scantune.adapt(model, tmp_path / "scan.nii.gz", method="source")
         entry = result.save(tmp_path / "out")
-        assert entry["outputs"]["deformation"] == "scan_deformation.nii.gz"
+        assert entry["outputs"] == {kind: f"scan_{end}" for kind, end in OUTPUTS.items()}
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {*entry["outputs"].values(), "manifest.json"}
         field = SimpleITK.ReadImage(str(tmp_path / "out" / "scan_deformation.nii.gz"))
         assert field.GetNumberOfComponentsPerPixel() == 3
         assert field.GetMetaData("intent_code") == "1007"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scantune import __version__
-from scantune.errors import InputError, ScanError
+from scantune.errors import InputError, ScanError, told
 from scantune.filenames import scan_name
 from scantune.outputs import Entry, OutputFolder, read_manifest, require_writable
 
@@ -82,6 +82,9 @@ class Observer:
     def end(self, outcome: Outcome) -> None:
         """Learn what became of a scan."""
 
+    def remark(self, sentence: str) -> None:
+        """Learn of something that concerns no scan alone and hinders none."""
+
 
 def adapt_scans(
     paths: Iterable[Path | str],
@@ -96,7 +99,8 @@ def adapt_scans(
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
     A scan is skipped when the folder has its results from the same file, model and settings. One that fails
-    is noted in the manifest and the next one is begun. The manifest is renewed after every scan.
+    is noted in the manifest and the next one is begun. The manifest is renewed after every scan. A page that cannot be
+    written is remarked upon; the scan is done without it.
 
     Args:
         paths: Image files or DICOM folders; `filenames.find_scans` makes these of folders of images.
@@ -122,9 +126,7 @@ def adapt_scans(
     run.observer.begin([name for name in named if name not in done])
     outcomes = [done.get(name) or run.adapt(name, path) for name, path in named.items()]
     if pages:
-        from scantune.pages import write_folder_index
-
-        write_folder_index(folder.path, read_manifest(folder.path)["scans"])
+        run.write_index()
     return outcomes
 
 
@@ -183,13 +185,14 @@ class _Run:
         try:
             if not self.overwrite:
                 self.out.protect(name, entry["input_hash"])
-            entry |= {"status": "done", **self._results(path)}
+            entry |= {"status": "done", **self._results(name, path, entry)}
         except InputError as error:
             entry |= failed | {"reason": str(error)}
         except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
             _log.debug("Adapting to %s failed", path, exc_info=True)
             lines = "".join(traceback.format_exception(error)).splitlines()
-            entry |= failed | {"reason": _sentence(path, error), "traceback": lines}
+            reason = told(error, f"{path} could not be adapted to")
+            entry |= failed | {"reason": reason, "traceback": lines}
         self.out.note(name, entry, self._head())
         outcome = Outcome(name, entry["status"], entry)
         self.observer.end(outcome)
@@ -204,8 +207,21 @@ class _Run:
             "settings": self.settings.asks_for(),
         }
 
-    def _results(self, path: Path) -> Entry:
-        """Adapt to a scan, write its segmentations, and return what the result tells about itself."""
+    def write_index(self) -> None:
+        """List all scans of the folder with links to their pages."""
+        from scantune.pages import write_folder_index
+
+        try:
+            written = write_folder_index(self.out.path, read_manifest(self.out.path)["scans"])
+        except Exception as error:  # every result is written and noted by now
+            _log.debug("The index of %s failed", self.out.path, exc_info=True)
+            return self.observer.remark(told(error, "The index of the pages could not be written"))
+        if not written:
+            self.observer.remark("There is no index of the pages: index.html is another program's, and left alone.")
+        return None
+
+    def _results(self, name: str, path: Path, asked: Entry) -> Entry:
+        """Adapt to a scan, write its segmentations and page, and return what the result tells about itself."""
         import torch
 
         from scantune.adapt import adapt
@@ -215,7 +231,11 @@ class _Run:
             torch.cuda.reset_peak_memory_stats()
         result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)
         entry = result.write_segmentations(self.out.path)
-        return result.with_page(self.out.path, entry) if self.pages else entry
+        if not self.pages:
+            return entry
+        # Pages take a while: who is stopped meanwhile finds the segmentations in the manifest.
+        self.out.note(name, {**asked, "status": "done", **entry}, self._head())
+        return result.with_page(self.out.path, entry)
 
     def _head(self) -> dict[str, Any]:
         """Return what the manifest tells about the run."""
@@ -269,11 +289,3 @@ def _content_hash(path: Path) -> str:
     except OSError:
         return ""
     return digest.hexdigest()[:16]
-
-
-def _sentence(path: Path, error: Exception) -> str:
-    """Tell an unforeseen error in a sentence."""
-    what = " ".join(str(error).split())[:300] or "no message"
-    if isinstance(error, MemoryError) or "out of memory" in what.lower():
-        return f"{path} needs more memory than there is ({what}). Close other programs, or use --device cpu."
-    return f"{path} could not be adapted to, for an unforeseen reason ({type(error).__name__}: {what})."

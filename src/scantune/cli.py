@@ -123,14 +123,23 @@ class Adapt:
         for outcome in outcomes:
             if outcome.entry["decision"] == "rolled back":
                 terminal.say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
+            if "page_failure" in outcome.entry and not self.no_page:
+                terminal.say(screen, f"{outcome.name} is done, but has no page: {outcome.entry['page_failure']}")
         if len(failed) < len(outcomes):
-            pages = "" if self.no_page else f" Look at them: {self.out / 'index.html'}"
-            terminal.say(screen, f"Segmentations and manifest.json are in {self.out}.{pages}")
+            terminal.say(screen, f"Segmentations and manifest.json are in {self.out}.{self._where_to_look(outcomes)}")
         if failed:
             complain(f"{len(failed)} of {len(outcomes)} scans failed.")
             for outcome in failed:
                 print(f"  {outcome.name}: {outcome.entry['reason']}", file=sys.stderr)
         return None
+
+    def _where_to_look(self, outcomes: Sequence[Outcome]) -> str:
+        from scantune.pages.index import INDEX, is_index
+
+        if self.no_page or not any("page" in outcome.entry.get("outputs", {}) for outcome in outcomes):
+            return ""
+        index = self.out / INDEX
+        return f" Look at them: {index if is_index(index) else self.out / '*_page.html'}"
 
     def _exit_code(self, outcomes: Sequence[Outcome]) -> int:
         if all(outcome.is_bad_input for outcome in outcomes):

@@ -19,6 +19,9 @@ IMAGE_ENDINGS = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd", ".nhdr", ".hdr")
 IMAGE_WORD = "_image"
 """Closing word of scans that lie beside their label maps, as `scantune simulate` writes them."""
 
+FIELD_WORD = "_deformation"
+"""Closing word of deformations, which are neither scans nor label maps."""
+
 SOURCE_WORD = "_source_seg"
 WORDS = (
     SOURCE_WORD,
@@ -86,7 +89,8 @@ def images_in(folder: Path) -> list[Path]:
 def find_scans(paths: Iterable[Path]) -> list[Path]:
     """Replace folders of images by the scans in them; files and DICOM folders stay as they are.
 
-    In a folder of images every image is a scan but those whose name ends in one of `WORDS`, such as `_seg`.
+    In a folder of images every image is a scan but those whose name ends in one of `WORDS`, such as `_seg`, or in
+    `_deformation`.
 
     Raises:
         InputError: A folder cannot be read, or has label maps alone.
@@ -96,10 +100,10 @@ def find_scans(paths: Iterable[Path]) -> list[Path]:
         images = images_in(path) if path.is_dir() else []
         if images and _holds_dicom(path):
             images = []
-        found = [image for image in images if not split_name(image)[1]]
+        found = [image for image in images if not split_name(image)[1] and not _is_deformation(image)]
         if images and not found:
             raise InputError(
-                f"The folder {path} must hold scans, but all images in it are named as label maps "
+                f"The folder {path} must hold scans, but all images in it are named as label maps or deformations "
                 f"({_listed(images)}). Give the files themselves if they are scans."
             )
         scans += found or [path]
@@ -161,11 +165,15 @@ def split_name(path: Path) -> tuple[str, str]:
     return stem, ""
 
 
+def _is_deformation(path: Path) -> bool:
+    return scan_name(path).lower().endswith(FIELD_WORD)
+
+
 def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
     """Collect the label maps of a folder by scan and by whether they are predictions without adaptation."""
     chosen: dict[tuple[str, bool], Path] = {}
     # Bare names come last, so that they give way to names with a closing word.
-    images = images_in(folder)
+    images = [path for path in images_in(folder) if not _is_deformation(path)]
     maps = [path for path in images if not scan_name(path).endswith(IMAGE_WORD)] or images
     for path in sorted(maps, key=lambda path: not split_name(path)[1]):
         name, word = split_name(path)

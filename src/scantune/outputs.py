@@ -19,6 +19,19 @@ FORMAT = 1
 Entry = dict[str, Any]
 """What the manifest tells about one scan."""
 
+OUTPUTS = {
+    "segmentation": "seg.nii.gz",
+    "source": "source_seg.nii.gz",
+    "deformation": "deformation.nii.gz",
+    "page": "page.html",
+}
+"""Every file that a run may write for a scan: what the manifest calls it, and how its name ends."""
+
+
+def output_name(scan: str, kind: str) -> str:
+    """The name of one of a scan's files in the output folder."""
+    return f"{scan}_{OUTPUTS[kind]}"
+
 
 def require_writable(folder: Path) -> None:
     """Find out before the work, not after, that its result has nowhere to go; makes the folder where needed.
@@ -96,9 +109,8 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
-        for end in ("seg.nii.gz", "source_seg.nii.gz", "page.html"):
-            file = self.path / f"{name}_{end}"
-            if file.exists() and "outputs" not in entry:
+        for file in (self.path / output_name(name, kind) for kind in OUTPUTS):
+            if file.exists() and file.name not in entry.get("outputs", {}).values():
                 raise ScanError(
                     f"{file} is there already, but the folder's manifest does not tell of it. Choose another "
                     "output folder, or use --overwrite to replace it."
@@ -106,6 +118,8 @@ class OutputFolder:
 
     def note(self, name: str, entry: Entry, head: Mapping[str, Any]) -> None:
         """Renew the manifest; after a failure, results of an earlier run that are still there stay described.
+
+        What an earlier run wrote and a run that is done did not, such as a page, is removed: it shows another result.
 
         Args:
             name: The scan.
@@ -124,6 +138,9 @@ class OutputFolder:
                 manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
             text = json.dumps(finite(manifest | {"scans": scans}), indent=2, ensure_ascii=False, allow_nan=False)
             write_text(self.path / MANIFEST, text + "\n")
+            if entry["status"] == "done":
+                for kind in OUTPUTS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
+                    (self.path / output_name(name, kind)).unlink(missing_ok=True)
 
 
 @contextmanager

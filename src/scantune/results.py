@@ -1,6 +1,7 @@
 """What an adaptation gives back: predictions before and after, energies, the decision; in memory and on disk."""
 
 import json
+import logging
 import platform
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -13,16 +14,18 @@ import torch
 from torch import Tensor
 
 from scantune.deformations import native_displacement
-from scantune.errors import InputError
+from scantune.errors import InputError, told
 from scantune.guard import Decision
 from scantune.networks import AdaptableNetwork
-from scantune.outputs import finite
+from scantune.outputs import finite, output_name
 from scantune.preprocess import Prepared
 from scantune.scans import Case, write_displacement, write_labels, write_text
 from scantune.tasks import Registration, Task
 
 if TYPE_CHECKING:
     from scantune.pages import CaseView
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,21 +156,20 @@ class Result:
         entry = self.with_page(folder, self.write_segmentations(folder))
         manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
         write_text(folder / "manifest.json", json.dumps(finite(manifest), indent=2, allow_nan=False))
+        if "page_failure" in entry:
+            _log.warning("%s has no page: %s", self.case.name, entry["page_failure"])
         return entry
 
     def write_segmentations(self, folder: Path) -> dict[str, Any]:
         """Writes the two segmentations, of a registration the deformation, too; returns the manifest's entry."""
         assert self.case is not None
         adapted, source = self.prediction, self.source_prediction
-        names = {
-            "segmentation": f"{self.case.name}_seg.nii.gz",
-            "source": f"{self.case.name}_source_seg.nii.gz",
-        }
+        names = {kind: output_name(self.case.name, kind) for kind in ("segmentation", "source")}
         for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
             write_labels(folder / name, labels, self.case)
         task, prepared = self.adapted.task, self.prepared
         if isinstance(task, Registration) and prepared is not None and prepared.slab is not None:
-            names["deformation"] = f"{self.case.name}_deformation.nii.gz"
+            names["deformation"] = output_name(self.case.name, "deformation")
             moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
             write_displacement(folder / names["deformation"], moved, self.case)
         return self._entry(adapted, source) | {"outputs": names}
@@ -193,12 +195,19 @@ class Result:
         )
 
     def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
-        """Writes `NAME_page.html`, and returns the manifest's entry with its file name."""
+        """Writes `NAME_page.html`, and returns the manifest's entry with its file name.
+
+        Results are none the worse without a page: where it cannot be written, the entry tells why as `page_failure`.
+        """
         from scantune.pages import write_case
 
         assert self.case is not None
-        name = f"{self.case.name}_page.html"
-        write_case(folder / name, self.view(entry))
+        name = output_name(self.case.name, "page")
+        try:
+            write_case(folder / name, self.view(entry))
+        except Exception as error:
+            _log.debug("The page %s failed", folder / name, exc_info=True)
+            return entry | {"page_failure": told(error, f"{folder / name} could not be written")}
         return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
 
 

@@ -107,6 +107,10 @@ class Display(ScanBar, Observer):
         if outcome.status == "failed" and self.scans > 1:
             say(self.console, f"{outcome.name} failed.", style="red")
 
+    def remark(self, sentence: str) -> None:
+        """Tell it."""
+        say(self.console, sentence, style="yellow")
+
     def _estimate(self, seconds: float) -> None:
         if not self.estimated:
             scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"

@@ -27,23 +27,32 @@ def write_index(path: str | Path, rows: Sequence[IndexRow], title: str) -> None:
     write_text(path, index_page(rows, title))
 
 
-def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the index of a folder of `scantune adapt`, unless another program's is there.
+def is_index(path: Path) -> bool:
+    """Whether a file is an index that scantune wrote."""
+    mark = '<meta name="generator" content="scantune'
+    return path.is_file() and mark in path.read_text("utf-8", errors="replace")
+
+
+def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Write the index of a folder of `scantune adapt`; False where another program's is there, which is left alone.
 
     Args:
         folder: Where the pages are.
         scans: What the manifest tells, by name of the scan.
+
+    Raises:
+        InputError: The file cannot be written.
     """
     path = folder / INDEX
-    if path.exists() and '<meta name="generator" content="scantune' not in path.read_text("utf-8", errors="replace"):
-        return
+    if path.exists() and not is_index(path):
+        return False
     rows = [
         IndexRow(
             entry.get("outputs", {}).get("page", ""),
             name,
             method=str(entry.get("method", "")),
             decision=str(entry.get("decision", "")),
-            reason=str(entry.get("reason", "")),
+            reason=" ".join(str(entry[key]) for key in ("reason", "page_failure") if key in entry),
             energy_before=entry.get("energy_before"),
             energy_after=entry.get("energy_after"),
             seconds=entry.get("seconds"),
@@ -52,6 +61,7 @@ def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> 
     ]
     if any(row.page for row in rows):
         write_index(path, rows, "Adapted scans")
+    return True
 
 
 def index_page(rows: Sequence[IndexRow], title: str) -> str:
