@@ -275,7 +275,7 @@ class TestTraining:
         five = new_autoencoders(model.network, TASK, volumes[0].images, UNET_LAYERS)
         with Views(model.network, TASK, five.layers()) as views:
             lesson = Autoencoding(five, views, volumes, volumes, settings, CPU)
-            loss = lesson.loss(3)
+            loss = lesson.loss(lesson.draw(3))
             loss.backward()
             images = torch.cat([volume.images for volume in volumes])[lesson.order.batch_of(3)]
             with torch.no_grad():

@@ -1,5 +1,6 @@
 """The denoising autoencoder: its grid, its corruptions, its training, and the method that follows it."""
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import scantune
 from conftest import toy_denoiser, toy_scan
 from scantune import AdaptableNetwork, InputError
 from scantune.augment import Augmentation
-from scantune.corruption import Jigsaw
+from scantune.corruption import Jigsaw, origins
 from scantune.denoising import DenoiserSettings, Denoising
 from scantune.grids import Orientation, SliceGrid
 from scantune.helpers import TRAINERS, train_helper
@@ -169,6 +170,16 @@ class TestTheGrid:
 
 
 class TestTheJigsaw:
+    @pytest.mark.parametrize("shape", [(24, 40, 40), (9, 33, 20), (1, 8, 8)])
+    @pytest.mark.parametrize("most", [1, 52, 53, 200])
+    def test_all_boxes_at_once_are_box_after_box(self, shape, most):
+        generator = torch.Generator().manual_seed(most)
+        labels = torch.randperm(math.prod(shape), generator=generator).view(shape)
+        jigsaw = Jigsaw(most)
+        boxes = jigsaw.boxes_of(labels.shape, generator)
+        assert boxes.shape == (3, most, 3)
+        assert torch.equal(labels.flatten()[origins(labels.shape, boxes)], jigsaw.spoilt(labels, boxes))
+
     def test_the_same_generator_spoils_alike_and_leaves_the_original(self):
         labels = toy_scan(0, slices=8)[1]
         before = labels.clone()
@@ -274,7 +285,7 @@ class TestTraining:
         lesson, _ = toy_lesson()
         lesson.augmentation = replace(lesson.augmentation, probability=0.0)
         labels = lesson.training[int(lesson.order.batch_of(0))]
-        loss = lesson.loss(0)
+        loss = lesson.loss(lesson.draw(0))
         spoilt = lesson._corrupted(labels, 4, 0)
         assert not torch.equal(spoilt, labels)
         with torch.no_grad():
@@ -286,11 +297,16 @@ class TestTraining:
         lesson, _ = toy_lesson()
         lesson.augmentation = Augmentation(probability=1.0, elastic_alpha=100.0, translation=3.0)
         labels = prepared(3).reference.clone()
-        moved = lesson._moved(labels, 5)
+
+        def moved_at(iteration):
+            lesson.draw(iteration)
+            return lesson._moved(labels)
+
+        moved = moved_at(5)
         assert not torch.equal(moved, labels)
         assert all(torch.equal(each, moved[0]) for each in moved)
         assert moved.unique().tolist() == [0, 1, 2]
-        assert torch.equal(moved, lesson._moved(labels, 5)) and not torch.equal(moved, lesson._moved(labels, 6))
+        assert torch.equal(moved, moved_at(5)) and not torch.equal(moved, moved_at(6))
 
     def test_every_look_scores_the_same_corruptions(self):
         lesson, _ = toy_lesson()

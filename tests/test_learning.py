@@ -30,8 +30,11 @@ class Parabola(Lesson):
         super().__init__(network, settings or Settings(), torch.device("cpu"))
         self.drawn, self.modes = [], []
 
-    def loss(self, iteration):
-        self.drawn.append(float(torch.rand(())))
+    def draw(self, iteration):
+        return (torch.rand(()),)
+
+    def loss(self, drawn):
+        self.drawn.append(float(drawn[0]))
         self.modes.append((self.network.training, torch.is_grad_enabled()))
         return (self.network.weight - self.drawn[-1]).square().sum()
 
@@ -132,7 +135,7 @@ def test_a_loss_that_is_not_finite_and_a_network_that_is_frozen_are_refused():
         learn(Parabola(weight=1e30), Settings(), {})
 
     class Frozen(Lesson):
-        loss = score = lambda *_: math.nan
+        draw = loss = score = lambda *_: math.nan
 
     with pytest.raises(InputError, match="all of them are frozen"):
         Frozen(nn.Linear(1, 1).requires_grad_(False), Settings(), torch.device("cpu"))

@@ -51,6 +51,13 @@ def test_training_is_a_line_now_and_then_in_a_log(capsys, clock):
     assert lines == [f"{iteration}/200  loss 0.500  Dice 0.750  left 2 min" for iteration in (30, 60, 90)]
 
 
+def test_why_training_is_slow_is_told_once(capsys):
+    with TrainingDisplay(console(stderr=True), iterations=200) as display:
+        for iteration in (50, 100):
+            display.update(Progress(iteration, 200, loss=0.5, score=None, seconds_left=1.0, remark="Foo waits"))
+    assert capsys.readouterr().err == "Steps are not replayed as a CUDA graph, which is slower: Foo waits.\n"
+
+
 def test_a_score_is_called_what_it_is(screen):
     with TrainingDisplay(screen.console, iterations=200) as display:
         display.update(Progress(150, 200, loss=0.25, score=-0.5, seconds_left=10.0, score_name="minus error"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scantune.devices import reproducible
 from scantune.errors import InputError
@@ -18,6 +18,7 @@ from scantune.networks import AdaptableNetwork, Autoencoders, UNet
 from scantune.preprocess import Prepared
 from scantune.prior import Statistics
 from scantune.slices import Example, SliceOrder, fingerprint, stream
+from scantune.stepping import Drawn
 from scantune.tasks import Task
 from scantune.volumes import Batch, Volume
 
@@ -166,9 +167,17 @@ class Autoencoding(Lesson):
         self.validation = [volume.to(device) for volume in validation]
         self.order = SliceOrder(len(self.training.images), settings.batch, settings.seed, SHUFFLE, device)
 
-    def loss(self, iteration: int) -> Tensor:
-        """The sum of the mean squared errors on the next slices."""
-        index = self.order.batch_of(iteration)
+    def draw(self, iteration: int) -> Drawn:
+        """The numbers of the next slices."""
+        return (self.order.batch_of(iteration),)
+
+    def networks(self) -> list[nn.Module]:
+        """The network that is listened to runs, too."""
+        return [self.autoencoders, self.views.network]
+
+    def loss(self, drawn: Drawn) -> Tensor:
+        """The sum of the mean squared errors on slices."""
+        (index,) = drawn
         padding = None if self.training.padding is None else self.training.padding[index]
         errors = mean_errors(self._measure(Batch(self.training.images[index], padding, index)))
         return torch.stack(list(errors.values())).sum()

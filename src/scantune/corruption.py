@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,21 @@ class Jigsaw:
             labels: Integers, on any device.
             generator: The source of randomness, on the CPU: the same draws on every device.
         """
-        sizes, targets, sources = self.draw(labels.shape, generator)
+        return self.spoilt(labels, self.boxes_of(labels.shape, generator).to(labels.device))
+
+    def spoilt(self, labels: Tensor, boxes: Tensor) -> Tensor:
+        """A copy of a label volume `(depth, height, width)` with boxes, as `boxes_of` gives them, replaced."""
+        if labels.is_cuda:
+            return labels.flatten()[origins(labels.shape, boxes)]
         spoilt = labels.clone()
-        for size, target, source in zip(sizes.tolist(), targets.tolist(), sources.tolist(), strict=True):
+        for size, target, source in zip(*boxes.tolist(), strict=True):
             spoilt[_box(target, size)] = labels[_box(source, size)]
         return spoilt
+
+    def boxes_of(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draws the boxes of a volume, as `draw` does, and adds empty ones up to the most, `(3, most, 3)`."""
+        drawn = torch.stack(self.draw(shape, generator))
+        return F.pad(drawn, (0, 0, 0, self.boxes - drawn.shape[1]))
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Draws the boxes of a volume: their sizes, first corners, and those of their contents, `(boxes, 3)` each."""
@@ -47,3 +58,38 @@ class Jigsaw:
 
 def _box(first: list[int], size: list[int]) -> tuple[slice, ...]:
     return tuple(slice(start, start + length) for start, length in zip(first, size, strict=True))
+
+
+BITS = 52
+"""Boxes per word: as many as a double holds exactly."""
+
+
+def origins(shape: torch.Size, boxes: Tensor) -> Tensor:
+    """Where each voxel's label comes from, `(depth, height, width)` numbers of voxels.
+
+    The last box that covers a voxel counts. A set of boxes is the bits of a word, those that cover a voxel are the
+    conjunction of three words, one per axis, and the last of them is the highest bit: a dozen passes over the volume,
+    whatever the number of boxes, where one box after the other would be two each, and none that waits for the device.
+
+    Args:
+        shape: Of the volume.
+        boxes: Sizes, first corners, and those of their contents, `(3, boxes, 3)`.
+    """
+    sizes, targets, sources = boxes
+    numbers = torch.arange(boxes.shape[1], device=boxes.device)
+    last = torch.zeros(shape, dtype=torch.int64, device=boxes.device)
+    for word in range(-(-boxes.shape[1] // BITS)):
+        chosen = slice(word * BITS, (word + 1) * BITS)
+        bits = 1 << (numbers[chosen] % BITS)
+        covering = []
+        for axis, length in enumerate(shape):
+            place = torch.arange(length, device=boxes.device)[:, None]
+            first, size = targets[chosen, axis], sizes[chosen, axis]
+            covering.append(((place >= first) & (place < first + size)).long().mul(bits).sum(1))
+        along, down, across = covering
+        words = along[:, None, None] & down[:, None] & across
+        highest = torch.frexp(words.double()).exponent
+        last = torch.where(words > 0, word * BITS + highest, last)
+    planes, rows, columns = (sources - targets).unbind(1)
+    shifts = F.pad((planes * shape[1] + rows) * shape[2] + columns, (1, 0))
+    return torch.arange(shape.numel(), device=boxes.device).view(shape) + shifts[last]

@@ -20,6 +20,7 @@ from scantune.modelfile import Model
 from scantune.networks import Denoiser
 from scantune.preprocess import Prepared
 from scantune.slices import Example, SliceOrder, fingerprint, stream
+from scantune.stepping import Drawn
 
 DEEPEST = 64
 """Slices of the deepest grid that is chosen by default: the paper's for brains, whose slices are 4 times denser."""
@@ -131,14 +132,20 @@ class Denoising(Lesson):
             for cases in (training, validation)
         )
         self.order = SliceOrder(len(self.training), 1, settings.seed, SHUFFLE, torch.device("cpu"))
-        self.augmentation, self.generator = Augmentation(), torch.Generator(device)
-        self.corruptions = settings.corruptions
+        self.augmentation, self.corruptions = Augmentation(), settings.corruptions
+        self.replayed = not settings.compile
         self.predict: Callable[[Tensor], Tensor] = torch.compile(denoiser) if settings.compile else denoiser
 
-    def loss(self, iteration: int) -> Tensor:
-        """One minus the Dice of the next volume, moved about and corrupted."""
-        labels = self._moved(self.training[int(self.order.batch_of(iteration))], iteration)
-        return 1 - self._dice(self._corrupted(labels, CORRUPT, iteration), labels)
+    def draw(self, iteration: int) -> Drawn:
+        """The next volume, and the boxes that spoil it."""
+        self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
+        labels = self.training[int(self.order.batch_of(iteration))]
+        return labels, self._boxes(labels, CORRUPT, iteration)
+
+    def loss(self, drawn: Drawn) -> Tensor:
+        """One minus the Dice of a volume, moved about and corrupted."""
+        labels, boxes = self._moved(drawn[0]), drawn[1]
+        return 1 - self._dice(self.jigsaw.spoilt(labels, boxes), labels)
 
     def score(self) -> float:
         """The mean Dice of the validation volumes, corrupted in ways that are always the same."""
@@ -157,16 +164,19 @@ class Denoising(Lesson):
             scores.append(float(dice(self._corrupted(clean, CHECK, number), clean)))
         return math.fsum(scores) / len(scores)
 
-    def _moved(self, labels: Tensor, iteration: int) -> Tensor:
+    def _moved(self, labels: Tensor) -> Tensor:
         """Elastic deformation, shift, rotation and scaling in the plane, alike in all slices."""
-        self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
         draw = self.augmentation.draw(labels[:1, None].float(), self.generator)
         positions = source_positions(draw.displacement, draw.translation, draw.degrees, draw.scale)
         images = labels[:, None].float()
         return resample(images, labels, positions.expand(len(labels), -1, -1, -1))[1]
 
+    def _boxes(self, labels: Tensor, kind: int, number: int) -> Tensor:
+        generator = torch.Generator().manual_seed(stream(self.seed, kind, number))
+        return self.jigsaw.boxes_of(labels.shape, generator).to(labels.device)
+
     def _corrupted(self, labels: Tensor, kind: int, number: int) -> Tensor:
-        return self.jigsaw(labels, torch.Generator().manual_seed(stream(self.seed, kind, number)))
+        return self.jigsaw.spoilt(labels, self._boxes(labels, kind, number))
 
     def _dice(self, spoilt: Tensor, clean: Tensor) -> Tensor:
         with self.autocast:

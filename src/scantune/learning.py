@@ -3,7 +3,7 @@
 What is learnt is a `Lesson`: a network, its optimiser, the loss of an iteration and a score. All randomness of a lesson
 is a function of the seed and the iteration, so a run that is killed and resumed from its checkpoint goes on exactly as
 it would have gone. On a GPU only deterministic convolutions are asked for; other layers of a network may still sum in a
-changing order, and then the last bits differ from run to run.
+changing order, and then the last bits differ from run to run. How a step is taken there is told in `stepping`.
 """
 
 import math
@@ -22,6 +22,7 @@ from scantune.devices import reproducible
 from scantune.errors import InputError
 from scantune.runlog import TensorBoard
 from scantune.slices import stream
+from scantune.stepping import Drawn, Step, step_for
 
 LOG_EVERY = 50
 """Iterations between two looks at the loss: each look waits for the device."""
@@ -69,6 +70,8 @@ class Lesson(ABC):
 
     channels_last: ClassVar[torch.memory_format] = torch.channels_last
     """The layout of half-precision networks: convolutions are faster in it, on a GPU and on a CPU."""
+    replayed: bool = True
+    """Whether steps on a GPU are recorded and replayed; what is compiled takes them in its own way."""
     score_name: ClassVar[str] = "Dice"
     """What `score` is called where a run is shown."""
 
@@ -81,15 +84,34 @@ class Lesson(ABC):
         parameters = [value for value in network.parameters() if value.requires_grad]
         if not parameters:
             raise InputError("The network has no parameter to train: all of them are frozen.")
-        self.optimizer = torch.optim.Adam(parameters, settings.learning_rate, fused=device.type == "cuda")
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(parameters, settings.learning_rate, fused=on_gpu, capturable=on_gpu)
+        self.generator = torch.Generator(device)
 
     @abstractmethod
-    def loss(self, iteration: int) -> Tensor:
-        """The loss of an iteration's batch, a scalar on the device, with gradients.
+    def draw(self, iteration: int) -> Drawn:
+        """What an iteration learns from, as tensors on the device, and `generator` seeded where the loss draws from it.
 
-        What it draws must be a function of the seed and the iteration. The global generator, from which the network
-        itself may draw (dropout), has been seeded so.
+        All of it must be a function of the seed and the iteration. Nothing here may depend on the network.
         """
+
+    @abstractmethod
+    def loss(self, drawn: Drawn) -> Tensor:
+        """The loss of what was drawn, a scalar on the device, with gradients.
+
+        It must be a function of the tensors, of `generator` and of the global generator, from which the network itself
+        may draw (dropout), and which has been seeded: on a GPU it is recorded, and called no more.
+        """
+
+    def step(self) -> Step:
+        """The way that steps are taken."""
+        if not self.replayed:
+            return Step(self.loss, self.optimizer)
+        return step_for(self.loss, self.optimizer, self.device, self.networks(), [self.generator])
+
+    def networks(self) -> list[nn.Module]:
+        """All networks that the loss runs."""
+        return [self.network]
 
     @abstractmethod
     def score(self) -> float:
@@ -107,6 +129,8 @@ class Progress:
     """Of the latest validation; None before the first."""
     seconds_left: float
     score_name: str = "Dice"
+    remark: str = ""
+    """Why the run is slower than it could be."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +191,14 @@ class _Run:
     def __init__(self, lesson: Lesson, settings: LearningSettings) -> None:
         self.lesson, self.settings = lesson, settings
         self.state = RunState(lesson.network, lesson.optimizer)
+        self.step = lesson.step()
 
     def __iter__(self) -> Iterator[Record]:
         state, losses, waiting = self.state, torch.zeros(LOG_EVERY, device=self.lesson.device), 0
         state.network.train()
         while state.iteration < self.settings.iterations:
-            losses[waiting] = self._step(state.iteration)
+            torch.manual_seed(stream(self.settings.seed, NETWORK, state.iteration))
+            losses[waiting] = self.step(self.lesson.draw(state.iteration))
             state.iteration, waiting = state.iteration + 1, waiting + 1
             validates = self.is_due(self.settings.validate_every)
             if validates or self.is_due(self.settings.checkpoint_every) or self.is_due(LOG_EVERY):
@@ -190,16 +216,7 @@ class _Run:
         history, done, all_in_all = self.state.history, self.state.iteration, self.settings.iterations
         score = next((line.score for line in reversed(history) if line.score is not None), None)
         left = pace * (all_in_all - done)
-        return Progress(done, all_in_all, history[-1].loss, score, left, self.lesson.score_name)
-
-    def _step(self, iteration: int) -> Tensor:
-        """Take one step of the optimiser; gives the loss without waiting for the device."""
-        torch.manual_seed(stream(self.settings.seed, NETWORK, iteration))
-        loss = self.lesson.loss(iteration)
-        self.state.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.state.optimizer.step()
-        return loss.detach()
+        return Progress(done, all_in_all, history[-1].loss, score, left, self.lesson.score_name, self.step.remark)
 
     def _validate(self) -> float:
         state = self.state

@@ -256,7 +256,7 @@ class TrainingDisplay:
             console=to,
         )
         self.task = self.progress.add_task("", total=iterations, loss="-", score="", left="-")
-        self.shown = time.monotonic()
+        self.shown, self.remark = time.monotonic(), ""
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -277,6 +277,9 @@ class TrainingDisplay:
 
     def update(self, at: "TrainingProgress") -> None:
         """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
+        if at.remark != self.remark:
+            self.remark = at.remark
+            say(self.console, f"Steps are not replayed as a CUDA graph, which is slower: {at.remark}.")
         score = f"{at.score_name} {'-' if at.score is None else format(at.score, '.3f')}"
         left = duration(at.seconds_left)
         self.progress.update(self.task, completed=at.iteration, loss=f"{at.loss:.3f}", score=score, left=left)

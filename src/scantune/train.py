@@ -27,6 +27,7 @@ from scantune.slices import (
     stack_slices,
     stream,
 )
+from scantune.stepping import Drawn
 from scantune.tasks.base import Task, main_output
 from scantune.tasks.segmentation import Segmentation
 
@@ -127,19 +128,23 @@ class _Slices(Lesson):
         self.validation = [example.to(device) for example in validation]
         self.order = SliceOrder(len(self.images), settings.batch, settings.seed, SHUFFLE, device)
         self.augmentation = Augmentation() if settings.augment == "strong" else None
-        self.generator = torch.Generator(device)
         self.augment, self.loss_of = augment, self._loss
+        self.replayed = not settings.compile
         if settings.compile:
             self.augment, self.loss_of = torch.compile(augment), torch.compile(self._loss)
 
-    def loss(self, iteration: int) -> Tensor:
-        """The task's loss of the next slices, augmented."""
-        index = self.order.batch_of(iteration)
+    def draw(self, iteration: int) -> Drawn:
+        """The numbers of the next slices."""
+        self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
+        return (self.order.batch_of(iteration),)
+
+    def loss(self, drawn: Drawn) -> Tensor:
+        """The task's loss of slices, augmented."""
+        (index,) = drawn
         inputs, labels = self.images[index], self.labels[index].long()
         # Heights of slices are no picture: they stay as they are.
         images, beside = inputs[:, : self.channels], inputs[:, self.channels :]
         if self.augmentation is not None:
-            self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
             images, labels = self.augment(images, labels, self.augmentation.draw(images, self.generator))
         images = torch.cat([images, beside], dim=1) if beside.shape[1] else images
         return self.loss_of(images.contiguous(memory_format=self.layout), labels)

@@ -215,8 +215,8 @@ def squared_errors(autoencoders: Autoencoders, views: Mapping[str, Tensor], padd
     for name, reconstruction in autoencoders(views).items():
         squares = (reconstruction - views[name]).square()
         weights = inside(padding, squares)
-        count = torch.as_tensor(squares.numel()) if weights is None else weights.sum() * squares.shape[1]
         counted = squares if weights is None else squares * weights
+        count = counted.new_full((), squares.numel()) if weights is None else weights.sum() * squares.shape[1]
         statistics[name] = torch.stack([count.to(counted), counted.sum()])
     return statistics
 

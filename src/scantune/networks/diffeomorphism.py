@@ -17,7 +17,9 @@ def warp(images: Tensor, displacement: Tensor) -> Tensor:
     size = images.shape[2:]
     axes = [torch.arange(length, device=images.device, dtype=displacement.dtype) for length in size]
     places = torch.stack(torch.meshgrid(*axes, indexing="ij")) + displacement
-    scale = displacement.new_tensor([2 / max(length - 1, 1) for length in size]).view(-1, *[1] * len(size))
+    # Made on the device: a copy of numbers from the host would have it wait.
+    scales = torch.stack([displacement.new_full((), 2 / max(length - 1, 1)) for length in size])
+    scale = scales.view(-1, *[1] * len(size))
     # grid_sample wants the last axis first.
     grid = (places * scale - 1).flip(1).movedim(1, -1)
     return F.grid_sample(images, grid.to(images.dtype), mode="bilinear", padding_mode="border", align_corners=True)
