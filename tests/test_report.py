@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import statistics as plain
+import subprocess
 import time
 from pathlib import Path
 
@@ -27,8 +28,8 @@ from scantune.scoretable import Column, in_words, read_scores
 from scantune.statistics import smallest_p
 from scantune.study import TRAINING_SITES, Study, along
 from scantune.tables import TABLES
-from scantune.tables.base import NOTHING, p_text
-from scantune.typeset import latex, markdown
+from scantune.tables.base import NOTHING, Cell, Section, Table, p_text
+from scantune.typeset import LINES, latex, markdown
 
 METHODS = ("baseline", "strong baseline", "supervised", "entropy", "ae", "foe-cnn", "foe-cnn-pca")
 VARIANTS = ("foe-cnn-pca, lambda 1", "foe-cnn-pca, kde", "ae, loss", "foe-cnn-pca, guard")
@@ -537,7 +538,7 @@ class TestTypesetting:
         changed = dataclasses.replace(section, rows=(("a_b|c & 50%", (cell, *section.rows[0][1][1:])),))
         made = dataclasses.replace(table, sections=(changed,))
         assert r"| a_b\|c & 50% | **0.5**▼ (1 of 2) |" in markdown(made)
-        assert r"a\_b|c \& 50\% & \textbf{0.5}$^\blacktriangledown$ (1 of 2) &" in latex("methods", made)
+        assert r"a\_b\textbar{}c \& 50\% & \textbf{0.5}$^\blacktriangledown$ (1 of 2) &" in latex("methods", made)
 
     def test_latex_is_balanced_escaped_and_as_wide_as_it_says(self, study):
         for name, build in TABLES.items():
@@ -546,12 +547,51 @@ class TestTypesetting:
                 continue
             text = latex(name, table)
             require_latex(text)
-            body = text.split(r"\hline", 1)[1].split(r"\end{tabular}")[0]
-            for line in body.splitlines():
+            for line in text.splitlines():
                 if line.endswith(r"\\"):
                     spans = [int(found) for found in re.findall(r"\\multicolumn\{(\d+)\}", line)]
                     width = len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) - len(spans)
                     assert width == len(table.head), line
+
+    def test_a_long_table_is_continued_and_loses_no_row(self):
+        sizes = {"a": 3, "b": 80, "": 19, "c": 34}
+        made = Table(
+            "Long",
+            ("row", "value"),
+            tuple(
+                Section(title, tuple((f"{title}{n}", (Cell(str(n)),)) for n in range(size)))
+                for title, size in sizes.items()
+            ),
+        )
+        text = latex("long", made)
+        require_latex(text)
+        parts = text.split(r"\begin{table}")[1:]
+        rows = [re.findall(r"(\w+) & (\d+) \\\\", part) for part in parts]
+        titles = [re.findall(r"\\textit\{(\w)\}", part) for part in parts]
+        assert list(itertools.chain(*rows)) == [
+            (f"{title}{n}", str(n)) for title, size in sizes.items() for n in range(size)
+        ]
+        assert max(len(found) + len(told) for found, told in zip(rows, titles, strict=True)) <= LINES
+        assert titles == [["a"], ["b"], ["b"], ["b"], ["c"], ["c"]]  # 3; 33; 33; 14, and 19 without a title; 33; 1
+        assert text.count(r"\label{tab:long}") == 1
+        assert text.count("Long (continued).") == text.count(r"\addtocounter{table}{-1}") == len(parts) - 1
+
+    def test_signs_are_signs_and_powers_of_ten_are_typeset(self):
+        cells = tuple(map(Cell, ("-0.010 to +0.020", "3e-5", "1 (50%)", "2024-05")))
+        text = latex("t", Table("T", ("x", "a", "b", "c", "d"), (Section("", (("foe-cnn--2 [x]", cells),)),)))
+        assert r"foe-cnn-{}-2 {[}x] & $-$0.010 to $+$0.020 & $3\cdot10^{-5}$ & 1 (50\%) & 2024-05 \\" in text
+
+    @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs a LaTeX")
+    def test_every_table_compiles_and_fits_its_page(self, traced, rows, tmp_path):
+        odd = {"cohort": "[b]", "site": "*50% & |x|_{y}^~\\", "subject": "ann", "tier": "a--b\n``c''"}
+        names = ("strong baseline", "[m#1] <i>", "[m#1] <i>, Jörg's -1")
+        write_rows(tmp_path / "rows.csv", [*rows, *(row(**odd, method=name, dice=0.5) for name in names)])
+        made = report([tmp_path, traced], tmp_path / "out")
+        assert made.tables.keys() == TABLES.keys()
+        words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+        log = subprocess.run(words, cwd=tmp_path / "out", check=False, capture_output=True, text=True).stdout
+        assert "Output written on report.pdf" in log, log
+        assert not re.findall(r"Overfull|Float too large|Missing character|undefined", log)
 
 
 def require_latex(text):

@@ -25,6 +25,7 @@ def losses(study: Study) -> Table | None:
         ("method", *LOSSES),
         (Section("", tuple((method, tuple(map(_correlation, row))) for method, row in rows)),),
         (
+            "Autoencoders: xn of the normalised image, f1 to f3 of features at three depths, y of the output. "
             "Spearman's rank correlation between an autoencoder's loss and the Dice over the steps at which it was "
             "noted, a mean over people. A loss that is a good guide has one near -1: Dice rises as it falls.",
         ),
