@@ -21,7 +21,7 @@ from scantune.engines.base import Ended, Engine, Settings, carry_out
 from scantune.errors import InputError
 from scantune.experiment import Experiment
 from scantune.graph import Selection, expand
-from scantune.jobs import MODEL, Place
+from scantune.jobs import MODEL, Adaptation, Place
 from scantune.jobs.scoring import seen
 from scantune.jobs.version import installed_version
 from scantune.metrics import dice, surface_distances
@@ -332,3 +332,26 @@ def test_the_table_averages_scans_of_a_person_first(whole):
     text = io.StringIO()
     Console(file=text, width=100).print(bench_table(rows, "mean"))
     assert "0.600" in text.getvalue()  # of 0.3 and 0.9
+
+
+def test_models_that_only_finished_rows_need_are_not_made_again(path, whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "out")
+    graph = expand(Experiment.read(path))
+    supervised = next(job for job in graph.rows if job.row == "supervised")
+    for job in (supervised.network, supervised.network.start):
+        shutil.rmtree(out / "jobs" / job.key)
+    summary, done = run(path, out)
+    assert (done, summary.already) == ([], summary.jobs)
+    shutil.rmtree(out / "jobs" / supervised.key)
+    _, done = run(path, out)
+    assert [job.key for job in done] == [job.key for job in (supervised.network.start, supervised.network, supervised)]
+    assert timeless(out) == timeless(whole)
+
+
+def test_people_of_all_centres_come_in_turn_and_the_rows_of_a_scan_together(path):
+    jobs = [job for job in expand(Experiment.read(path)).chosen(Selection()) if isinstance(job, Adaptation)]
+    scans = [job.trial.title for job in jobs]
+    assert list(dict.fromkeys(scans)) == [
+        "home home3_image", "north north2_image", "south south2_image", "north north3_image"
+    ]  # fmt: skip
+    assert scans == sorted(scans, key=scans.index)

@@ -88,13 +88,30 @@ def bench(
         store.open()
         write_text(folder / "experiment.toml", experiment_text(full))
         ledger = Ledger(store, graph)
-        summary = Summary(jobs=len(jobs), already=sum(store.has(job.key) for job in jobs))
+        left = missing(jobs, store)
+        summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
         ledger.write()
         if engine is not None:
-            _Run(store, ledger, observer or Observer(), summary).work(jobs, engine)
+            Work(store, ledger, observer or Observer(), summary).do(left, engine)
         summary.rows = ledger.rows()
         write_parquet(folder / "rows.parquet", summary.rows)
     return summary
+
+
+def missing(jobs: Sequence[Job], store: Store) -> list[Job]:
+    """The jobs that are not done, without those that only finished rows would need: their models may be gone."""
+    needed: set[str] = set()
+
+    def need(job: Job) -> None:
+        if job.key not in needed and not store.has(job.key):
+            needed.add(job.key)
+            for before in job.inputs:
+                need(before)
+
+    for job in jobs:
+        if isinstance(job, Adaptation):
+            need(job)
+    return [job for job in jobs if job.key in needed]
 
 
 class Ledger:
@@ -124,18 +141,25 @@ class Ledger:
         return self.known[job.key]
 
 
-class _Run:
-    """Jobs on their way through an engine."""
+class Work:
+    """Jobs on their way through an engine.
+
+    Args:
+        store: Where finished jobs are, and go to.
+        ledger: Is written anew whenever there are further rows.
+        observer: Is told about the progress.
+        summary: Is told what became of the jobs.
+    """
 
     def __init__(self, store: Store, ledger: Ledger, observer: Observer, summary: Summary) -> None:
         self.store, self.ledger, self.observer, self.summary = store, ledger, observer, summary
         self.finished: set[str] = set()
         self.broken: dict[str, Job] = {}
 
-    def work(self, jobs: Sequence[Job], make: Callable[[Store], Engine]) -> None:
-        """Do the jobs that are not done, as many at a time as the engine takes."""
-        self.finished = {job.key for job in jobs if self.store.has(job.key)}
-        waiting = {job.key: job for job in jobs if job.key not in self.finished}
+    def do(self, jobs: Sequence[Job], make: Callable[[Store], Engine]) -> None:
+        """Do the jobs, as many at a time as the engine takes."""
+        self.finished = {needed.key for job in jobs for needed in job.inputs if self.store.has(needed.key)}
+        waiting = {job.key: job for job in jobs}
         self.observer.begin(list(waiting.values()), self.summary.already)
         if not waiting:
             return

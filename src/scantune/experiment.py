@@ -97,8 +97,11 @@ class Experiment:
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
         """The same with further training runs."""
-        every = list(dict.fromkeys([*self.table.seeds, *seeds]))
-        return self.of(_merged(self.tables, {"experiment": {"seeds": every}}), self.name)
+        return self.changed({"experiment": {"seeds": list(dict.fromkeys([*self.table.seeds, *seeds]))}})
+
+    def changed(self, tables: Mapping[str, Any]) -> Self:
+        """The same with single entries of its tables replaced, however deep."""
+        return self.of(_merged(self.tables, tables), self.name)
 
     def sources(self) -> list[Source]:
         """Where scans come from; networks are trained on the first."""

@@ -62,9 +62,10 @@ class Graph:
                     known = ", ".join(dict.fromkeys(there))
                     raise InputError(f"The experiment has no {what} {name!r}. Available: {known}.")
         ends = [job for job in self.rows if selection.holds(job)]
-        # The rows of a scan one after the other, so that a worker need not read it again.
+        # First one person of every centre, then the next, so that what an interrupted run leaves can be compared; and
+        # the rows of a scan one after the other, so that a worker need not read it again.
         order = {job.trial.identity: place for place, job in reversed(list(enumerate(ends)))}
-        ends.sort(key=lambda job: (job.seed, order[job.trial.identity]))
+        ends.sort(key=lambda job: (job.seed, job.trial.number, order[job.trial.identity]))
         return _once(job for end in [*_networks(ends), *ends] for job in end.before())
 
 

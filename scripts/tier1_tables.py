@@ -1,0 +1,236 @@
+"""The results of tier 1: rows, and a page with all tables.
+
+    python scripts/tier1_tables.py rows STORE --out results        # results/tier1-prostate.csv, ..., tier1-networks.csv
+    python scripts/tier1_tables.py page results > results/tier1.md
+
+STORE is what `scripts/tier1.py run` and `collect` made. Only people of whom every row is finished count, so that all
+rows are of the same people.
+"""
+
+import argparse
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+
+from tier1 import LOG, NAMES, experiment
+
+from scantune.experiment import Experiment
+from scantune.report import joined
+from scantune.rows import Row, read_rows, write_rows
+from scantune.scoretable import Column, read_scores
+from scantune.statistics import Run
+from scantune.study import STRONG, TRAINING_SITES, Study
+from scantune.tables import TABLES
+from scantune.typeset import markdown
+
+GUARDED = "guarded"
+SHOWN = ("methods", "in-domain", "registration", "variants", "harm")
+NETWORKS = "tier1-networks.csv"
+
+Changes = dict[Run, tuple[float, float, str]]
+"""Change of Dice without and with the guard against the strong baseline, and what the guard did, by scan."""
+
+
+def rows(arguments: argparse.Namespace) -> None:
+    """Write the rows of the people that are complete."""
+    for name in NAMES:
+        found = read_rows(arguments.store / name)
+        kept = [_rounded(row) for row in complete(found, experiment(name))]
+        write_rows(arguments.out / f"tier1-{name}.csv", kept)
+        print(f"{name}: {len(kept)} of {len(found)} rows")
+    with (arguments.store / LOG).open(newline="") as file, (arguments.out / NETWORKS).open("w", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["experiment", "kind", "job", "seconds"])
+        for _, kind, name, what, _, seconds, reason in csv.reader(file):
+            if kind != "adapt" and not reason:
+                writer.writerow([name, kind, what, seconds])
+
+
+def complete(found: Sequence[Row], wanted: Experiment) -> list[Row]:
+    """The rows of people of whom an experiment's every row is there, for each of their sessions."""
+    there: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    sessions: dict[str, set[str]] = defaultdict(set)
+    for row in found:
+        there[row.site, row.subject].add((row.method, row.session))
+        sessions[row.site].add(row.session)
+    home = TRAINING_SITES[wanted.name]
+    whole = {
+        (site, person)
+        for (site, person), own in there.items()
+        if all(
+            (name, session) in own
+            for name, row in wanted.rows.items()
+            for session in sessions[site]
+            if row.at_home or site != home
+        )
+    }
+    return [row for row in found if (row.site, row.subject) in whole]
+
+
+def page(arguments: argparse.Namespace) -> None:
+    """Print all tables."""
+    files = {name: arguments.results / f"tier1-{name}.csv" for name in NAMES}
+    there = {name: path for name, path in files.items() if path.exists() and len(path.read_text().splitlines()) > 1}
+    study = Study.of(joined([read_scores(path, experiment(name).table.score) for name, path in there.items()]))
+    print("\n".join(_page(study, there, arguments.results)))
+
+
+def _page(study: Study, files: dict[str, Path], results: Path) -> Iterator[str]:
+    yield "# Tier 1: every method at every simulated centre\n"
+    yield _told(files)
+    for name in SHOWN:
+        table = TABLES[name](study)
+        if table is not None:
+            yield f"## {table.title}\n\n{markdown(table)}"
+    yield from _guard(study)
+    yield from _centres(study)
+    yield from _times(study, results)
+
+
+def _told(files: dict[str, Path]) -> str:
+    one = experiment("prostate")
+    people = {name: len({(r.site, r.subject) for r in read_rows(path)}) for name, path in files.items()}
+    missing = [name for name in NAMES if name not in files]
+    commits = sorted({row.commit for path in files.values() for row in read_rows(path)})
+    devices = sorted({row.device for path in files.values() for row in read_rows(path)})
+    return (
+        f"All scans are simulated. One training run; networks: {one.recipe.train.iterations} iterations, the helper "
+        f"networks of dae and ae: {one.recipe.helpers['dae']['iterations']} and "
+        f"{one.recipe.helpers['ae']['iterations']} (the paper's: 50 000 and 25 000; the denoiser on a grid of half the "
+        f"resolution), the supervised benchmark: {one.supervised().iterations} further ones. Preset `fast`. People, "
+        f"all centres together: {', '.join(f'{name} {count}' for name, count in people.items())}"
+        + (f"; **not finished**: {', '.join(missing)}" if missing else "")
+        + f". Made on {', '.join(devices)} by scantune {', '.join(commits)}:\n\n"
+        "```\npython scripts/tier1.py run STORE\npython scripts/tier1.py collect STORE\n"
+        "python scripts/tier1_tables.py rows STORE --out results\n"
+        "python scripts/tier1_tables.py page results > results/tier1.md\n```\n"
+    )
+
+
+def changes(study: Study, columns: Iterable[Column], method: str, guarded: str) -> Changes:
+    """Of all scans of these columns that have all three scores."""
+    found: Changes = {}
+    for column in columns:
+        before, without = study.scores.dice(column, study.against), study.scores.dice(column, method)
+        for run, score in study.scores.cells.get((column, guarded), {}).items():
+            if run in before and run in without and not math.isnan(score.dice):
+                found[run] = (without[run] - before[run], score.dice - before[run], score.decision)
+    return found
+
+
+def pairs(study: Study) -> list[tuple[str, str]]:
+    """Every row, and the same under the guard."""
+    names = [name for name in study.scores.methods if name.endswith(GUARDED)]
+    return [(name.removesuffix(GUARDED).rstrip(" ,"), name) for name in names]
+
+
+def _guard(study: Study) -> Iterator[str]:
+    yield "## The guard: every method without and with it\n"
+    yield _head(
+        "cohort, method", "scans", "harmful, let through", "improved, stay", "caught", "rolled back", "gain", "worst"
+    )
+    tested = study.columns(training=False)
+    groups: dict[str, list[Column]] = {"all": tested}
+    for column in tested:
+        groups.setdefault(column.cohort, []).append(column)
+    for cohort, columns in groups.items():
+        for method, guarded in pairs(study):
+            found = changes(study, columns, method, guarded)
+            if found:
+                yield _line([f"{cohort}, {method}", *_judged(found)])
+    yield (
+        "\nShifted scans, Dice against the strong baseline. Harmful: loses more than 0.01 unguarded, and how many of "
+        "these still do under the guard. Improved: gains more than 0.01 unguarded, and how many of these still do. "
+        "Caught: loses more than 0.05 unguarded, and how many of these lose less than 0.01 under the guard. Gain: mean "
+        "change under the guard, and without it. Worst: of any scan, under the guard, and without it.\n"
+    )
+
+
+def _judged(found: Changes) -> list[str]:
+    each = list(found.values())
+    harmful, improved = [e for e in each if e[0] < -0.01], [e for e in each if e[0] > 0.01]
+    lost = [e for e in each if e[0] < -0.05]
+    return [
+        str(len(each)),
+        f"{len(harmful)}, {sum(guarded < -0.01 for _, guarded, _ in harmful)}",
+        f"{len(improved)}, {sum(guarded > 0.01 for _, guarded, _ in improved)}",
+        f"{sum(guarded > -0.01 for _, guarded, _ in lost)} of {len(lost)}",
+        f"{sum(action == 'rolled back' for *_, action in each)} of {len(each)}",
+        f"{fmean(e[1] for e in each):+.4f} of {fmean(e[0] for e in each):+.4f}",
+        f"{min(e[1] for e in each):+.3f} of {min(e[0] for e in each):+.3f}",
+    ]
+
+
+def _centres(study: Study) -> Iterator[str]:
+    yield "## foe-cnn-pca under the guard, by centre\n"
+    actions = ("kept", "rolled back", "skipped")
+    yield _head("cohort, centre", "scans", STRONG[0], "foe-cnn-pca", GUARDED, "worst scan", *actions)
+    for column in study.columns(training=False):
+        guarded = study.scores.cells.get((column, f"foe-cnn-pca, {GUARDED}"), {})
+        found = changes(study, [column], "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")
+        if found:
+            means = [study.mean(column, name) for name in (study.against, "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")]
+            acts = [sum(one.decision == act for one in guarded.values()) for act in actions]
+            worst = min(change for _, change, _ in found.values())
+            cells = [len(found), *(f"{mean:.3f}" for mean in means), f"{worst:+.3f}", *acts]
+            yield _line([f"{column.cohort}, {column.site}", *cells])
+    yield ""
+
+
+def _times(study: Study, results: Path) -> Iterator[str]:
+    cohorts = list(dict.fromkeys(column.cohort for column in study.scores.columns))
+    took: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (column, method), scans in study.scores.cells.items():
+        took[method, column.cohort] += [one.seconds for one in scans.values() if not math.isnan(one.seconds)]
+    yield "## Seconds per scan, median\n"
+    yield _head("method", *cohorts)
+    for method in study.scores.methods:
+        each = [took.get((method, cohort), []) for cohort in cohorts]
+        yield _line([method, *(f"{median(one):.2f}" if one else "-" for one in each)])
+    yield "\nMany processes shared the GPU: alone, a scan takes less.\n"
+    if (results / NETWORKS).exists():
+        yield "## Seconds of the jobs about networks, many at a time\n"
+        yield _head("job", *cohorts)
+        yield from _networks(results / NETWORKS, cohorts)
+
+
+def _networks(path: Path, cohorts: Sequence[str]) -> Iterator[str]:
+    took: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            what = "go on training at a centre" if line["kind"] == "supervise" else line["job"].removesuffix(", seed 0")
+            took[what][line["experiment"]].append(float(line["seconds"]))
+    for what, own in took.items():
+        yield _line([what, *(f"{fmean(own[name]):.0f}" if name in own else "-" for name in cohorts)])
+
+
+def _rounded(row: Row) -> Row:
+    """With as many digits as tell scans apart."""
+    numbers = {name: float(f"{value:.6g}") for name, value in vars(row).items() if isinstance(value, float)}
+    return replace(row, **numbers)  # type: ignore[arg-type]
+
+
+def _head(*names: str) -> str:
+    return _line(names) + "\n" + _line("---" for _ in names)
+
+
+def _line(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    first = commands.add_parser("rows")
+    first.add_argument("store", type=Path)
+    first.add_argument("--out", type=Path, required=True)
+    first.set_defaults(action=rows)
+    second = commands.add_parser("page")
+    second.add_argument("results", type=Path)
+    second.set_defaults(action=page)
+    chosen = parser.parse_args()
+    chosen.action(chosen)

@@ -1,0 +1,106 @@
+"""Tier 1 of the results: what is run, in which order, and what the tables say of made-up rows."""
+
+from argparse import Namespace
+from dataclasses import replace
+
+import pytest
+
+from scantune.graph import expand
+from scantune.jobs import Adaptation
+from scantune.rows import Row, write_rows
+from scantune.sources import Simulated
+from scantune.study import TRAINING_SITES
+from test_scripts import script
+
+NOTHING = float("nan")
+
+
+@pytest.fixture(scope="module")
+def tier1():
+    return script("tier1")
+
+
+@pytest.fixture(scope="module")
+def graphs(tier1):
+    return {name: expand(tier1.experiment(name)) for name in tier1.NAMES}
+
+
+def test_every_method_has_a_guarded_row_that_differs_by_the_guard_alone(tier1):
+    for name in tier1.NAMES:
+        rows = tier1.experiment(name).rows
+        guarded = [row for row in rows if row.endswith("guarded")]
+        assert len(guarded) == (3 if name == "registration" else 7)
+        for row in guarded:
+            plain = rows[row.removesuffix("guarded").rstrip(" ,")]
+            assert rows[row].guard and not plain.guard
+            assert replace(rows[row], guard=None) == plain
+
+
+def test_there_are_twelve_centres_to_segment_at_and_two_to_register_at(graphs):
+    away = {name: {job.trial.site for job in graph.rows if job.row == "foe-cnn"} for name, graph in graphs.items()}
+    assert sum(len(sites) for name, sites in away.items() if name != "registration") == 12
+    assert len(away["registration"]) == 2
+    assert all(TRAINING_SITES[name] not in sites for name, sites in away.items())
+
+
+def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs):
+    jobs = tier1.ordered(graphs.values(), people=2)
+    ranks = [job.kind for job in jobs if not isinstance(job, Adaptation)]
+    assert ranks == ["train"] * 12 + [kind for kind in ranks if kind in ("prior", "helper")] + ["supervise"] * 14
+    assert [job.title for job in jobs[:6]] == ["train the strong baseline, seed 0"] * 6
+    numbers = [job.trial.number for job in jobs if isinstance(job, Adaptation)]
+    assert numbers == sorted(numbers) and set(numbers) == {0, 1}
+    place = {job.key: number for number, job in enumerate(jobs)}
+    assert all(place[needed.key] < place[job.key] for job in jobs for needed in job.inputs)
+
+
+def test_scans_are_simulated_once_for_all_jobs_those_to_train_on_first(tier1, graphs):
+    first, later = tier1.units(tier1.ordered([graphs["spine"]], people=1))
+    people = [(centre, split, number) for _, centre, split, number in first]
+    assert sorted(people) == sorted(
+        [("PM", "train", n) for n in range(5)] + [("PM", "validation", n) for n in range(2)]
+    )
+    assert {unit[0] for unit in [*first, *later]} == {Simulated("spine")}
+    tests = [centre for _, centre, split, _ in later if split == "test"]
+    assert sorted(tests) == ["PM", "UCL", "USZ", "VU"]
+    assert len(later) == 3 * 7 + 4 == len(set(later))
+
+
+def row(method, person, dice, decision="kept", site="USZ"):
+    return Row(
+        *("spine", site, person, "", method, 0, "GM", dice, *[NOTHING] * 6, decision, 3, 1.5),
+        *(0.5, 10.0, "cpu", "abc", "s", "1", f"{method}-{person}"),
+    )
+
+
+@pytest.fixture
+def made_up(tier1, tmp_path, monkeypatch):
+    """The tables' script, and rows of three people: one gains, one loses much, and one is not finished."""
+    tables = script("tier1_tables", monkeypatch)
+    wanted = tier1.experiment("spine")
+    rows = [row(name, person, 0.7) for person in ("one", "two") for name in wanted.rows]
+    changed = {("foe-cnn-pca", "one"): 0.8, ("foe-cnn-pca, guarded", "one"): 0.75, ("foe-cnn-pca", "two"): 0.6}
+    rows = [replace(one, dice=changed.get((one.method, one.subject), one.dice)) for one in rows]
+    acted = ("foe-cnn-pca, guarded", "two")
+    rows = [replace(one, decision="rolled back") if (one.method, one.subject) == acted else one for one in rows]
+    home = [row(name, "three", 0.9, site="PM") for name in ("baseline", "strong baseline")]
+    return tables, wanted, [*rows, row("baseline", "four", 0.5), *home], tmp_path
+
+
+def test_people_without_every_row_do_not_count(made_up):
+    tables, wanted, rows, _ = made_up
+    assert {one.subject for one in tables.complete(rows, wanted)} == {"one", "two", "three"}
+    assert {one.subject for one in tables.complete(rows[1:], wanted)} == {"two", "three"}
+
+
+def test_the_page_says_what_the_guard_did(made_up, capsys):
+    tables, wanted, rows, folder = made_up
+    write_rows(folder / "tier1-spine.csv", tables.complete(rows, wanted))
+    tables.page(Namespace(results=folder))
+    printed = capsys.readouterr().out
+    assert (
+        "| spine, foe-cnn-pca | 2 | 1, 0 | 1, 1 | 1 of 1 | 1 of 2 | +0.0250 of +0.0000 | +0.000 of -0.100 |" in printed
+    )
+    assert "| spine, USZ | 2 | 0.700 | 0.700 | 0.725 | +0.000 | 1 | 1 | 0 |" in printed
+    assert "**not finished**: prostate, cardiac, brain, wmh, registration" in printed
+    assert "| foe-cnn-pca | 1.50 |" in printed
