@@ -476,6 +476,36 @@ class TestTraces:
 
 
 class TestFigures:
+    def test_lines_differ_by_more_than_colour_and_panels_share_their_scales(self, traced):
+        study = Study.of(read_scores(traced), jobs=[traced / "jobs"])
+        (figure,) = FIGURES["along"](study).values()
+        panels = [panel for panel in figure.axes if panel.axison]
+        looks = {(line.get_marker(), line.get_linestyle()) for line in panels[0].lines}
+        assert len(looks) == len(panels[0].lines) == 2
+        assert len({panel.get_xlim() for panel in panels}) == 1
+        assert [panel.get_title() for panel in panels] == ["ae", ""]
+        (losses,) = FIGURES["ae-losses"](study).values()
+        named = [handle.get_label() for handle in losses.legends[0].legend_handles]
+        assert named == ["Dice", "loss xn", "loss f1", "loss y"]
+        assert len({line.get_marker() for line in losses.axes[1].lines}) == 4
+
+    def test_many_sites_and_methods_are_all_drawn_and_no_panel_is_lost(self, tmp_path):
+        methods = ("entropy", "dae", "ae", "foe-cnn", "foe-cnn-pca")
+        rows = []
+        for number, method in itertools.product(range(8), ("strong baseline", *methods)):
+            job = f"{number}{method}"
+            rows.append(row(cohort="hips", site=f"S{number}", subject="ann", method=method, dice=0.5, job=job))
+            (tmp_path / "jobs" / job).mkdir(parents=True)
+            told = [{"step": step, "dice": 0.5, "cnn": 0.1 * step} for step in range(3)]
+            (tmp_path / "jobs" / job / "trace.json").write_text(json.dumps(told if method in methods else []))
+        write_rows(tmp_path / "rows.csv", rows)
+        (figure,) = FIGURES["along"](Study.of(read_scores(tmp_path), jobs=[tmp_path / "jobs"])).values()
+        panels = [panel for panel in figure.axes if panel.axison]
+        assert [panel.get_title() for panel in panels if panel.get_title()] == list(methods)
+        assert [len(panel.lines) for panel in panels] == [8] * 10
+        looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in panels[0].lines}
+        assert len(looks) == 8
+
     def test_every_person_is_drawn_where_the_scores_are(self, study, rows):
         figure = FIGURES["people"](study)["prostate, tier 1"]
         panel = next(panel for panel in figure.axes if panel.get_title() == "UCL, n = 6")

@@ -1,10 +1,9 @@
 """Dice and energy along the adaptation."""
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scantune.figures.base import LINES, by_cohort, legend_below, light_grid, style
+from scantune.figures.base import by_cohort, draw_line, legend_below, light_grid, line_looks, style
 from scantune.scoretable import Column
 from scantune.study import Study, along, is_variant
 
@@ -13,7 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DICE, ENERGY = "dice", "cnn"
-DASHES = ("-", "--", "-.", ":")
+SHOWN = {DICE: "Dice", ENERGY: "energy, nats"}
+ACROSS = 4
+"""Methods beside each other, at most."""
 
 Curves = dict[str, dict[Column, dict[int, float]]]
 """A quantity by step, in each column, by method."""
@@ -24,9 +25,9 @@ def along_the_way(study: Study) -> "dict[str, Figure]":
     figures = {}
     for name, columns in by_cohort(study.scores.columns).items():
         methods = [method for method in study.scores.methods if not is_variant(method)]
-        curves = {key: curves_of(study, columns, key, methods) for key in (DICE, ENERGY)}
+        curves = {key: curves_of(study, columns, key, methods) for key in SHOWN}
         if any(curves.values()):
-            figures[name] = _figure(name, columns, curves)
+            figures[name] = _figure(name, columns, {key: found for key, found in curves.items() if found})
     return figures
 
 
@@ -41,56 +42,66 @@ def curves_of(study: Study, columns: Sequence[Column], name: str, methods: Seque
     return curves
 
 
+def last_step(curves: Curves) -> int:
+    """The last of all steps."""
+    return max(max(steps) for found in curves.values() for steps in found.values())
+
+
 def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    methods = list(dict.fromkeys(method for key in (DICE, ENERGY) for method in curves[key]))
-    shown = {DICE: "Dice", ENERGY: "energy, nats"}
-    rows = [key for key in (DICE, ENERGY) if curves[key]]
-    looks = dict(zip(columns, itertools.cycle(itertools.product(DASHES, LINES))))
+    methods = list(dict.fromkeys(method for found in curves.values() for method in found))
+    looks = line_looks(columns)
+    blocks = -(-len(methods) // ACROSS)
+    across, down = -(-len(methods) // blocks), len(curves) * blocks
+    last = max(map(last_step, curves.values()))
     with style():
-        figure = Figure(figsize=(max(2.6 * len(methods), 5.0), 2.4 * len(rows) + 1.0), layout="constrained")
-        panels = figure.subplots(len(rows), len(methods), sharey="row", squeeze=False)
-        for row, key in enumerate(rows):
-            for place, method in enumerate(methods):
-                panel = panels[row, place]
-                found = curves[key].get(method, {})
-                for column, steps in found.items():
-                    dash, colour = looks[column]
-                    panel.plot([*steps], [*steps.values()], dash, color=colour, marker=mark_of(steps), markersize=3)
-                if found:
-                    steps_axis(panel, found.values())
-                else:
-                    panel.set_axis_off()
-            first = panels[row, next(place for place, method in enumerate(methods) if method in curves[key])]
-            first.set_ylabel(shown[key])
-            first.tick_params(labelleft=True)
-        for place, method in enumerate(methods):
-            panels[0, place].set_title(method)
-            shown_rows = [row for row, key in enumerate(rows) if method in curves[key]]
-            panels[shown_rows[-1], place].set_xlabel("step")
+        figure = Figure(figsize=(max(3.0 * across, 5.0), 2.2 * down + 1.0), layout="constrained")
+        panels = figure.subplots(down, across, squeeze=False)
+        for panel in panels.flat:
+            panel.set_axis_off()
+        for row, (key, found) in enumerate(curves.items()):
+            drawn: list[Axes] = []
+            for method, lines in found.items():
+                block, place = divmod(methods.index(method), across)
+                panel = panels[len(curves) * block + row, place]
+                drawn.append(_draw(panel, lines, looks, drawn[0] if drawn else None))
+                panel.set_title(method if key == next(one for one in curves if method in curves[one]) else "")
+                panel.set_ylabel(SHOWN[key] if place == 0 or len(drawn) == 1 else "")
+                panel.set_xlabel("step" if key == [*curves][-1] else "")
+                steps_axis(panel, last)
         figure.suptitle(f"{name}: along the adaptation", fontsize=12)
-        there = dict.fromkeys(column for key in rows for found in curves[key].values() for column in found)
-        legend_below(
-            figure, [Line2D([], [], color=looks[c][1], linestyle=looks[c][0], marker="o", label=c.site) for c in there]
-        )
+        there = dict.fromkeys(c for key in curves.values() for found in key.values() for c in found)
+        legend_below(figure, [Line2D([], [], label=column.site, **looks[column]) for column in there])
     return figure
 
 
-def mark_of(steps: Mapping[int, float]) -> str:
-    """Points where there are few."""
-    return "o" if len(steps) <= 30 else ""
+def _draw(
+    panel: "Axes",
+    curves: dict[Column, dict[int, float]],
+    looks: dict[Column, dict[str, str]],
+    like: "Axes | None",
+) -> "Axes":
+    """A line per site, on the scale of another panel."""
+    panel.set_axis_on()
+    if like is not None:
+        panel.sharey(like)
+    for number, (column, steps) in enumerate(curves.items()):
+        draw_line(panel, steps, looks[column], number)
+    return panel
 
 
-def steps_axis(panel: "Axes", curves: Iterable[dict[int, float]]) -> None:
-    """Steps on a logarithmic axis that has a place for 0, where there are many."""
+def steps_axis(panel: "Axes", last: int) -> None:
+    """Steps up to the last on a logarithmic axis that has a place for 0, where there are many."""
     from matplotlib.ticker import StrMethodFormatter
 
-    last = max((max(steps) for steps in curves), default=0)
     if last > 50:
         panel.set_xscale("symlog", linthresh=1)
         panel.set_xticks([at for at in (0, 1, 10, 100, 1000, 10_000) if at <= last])
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panel.minorticks_off()
+        panel.set_xlim(-0.15, last * 1.3)
+    else:
+        panel.set_xlim(-0.03 * last, 1.03 * last)
     light_grid(panel)

@@ -1,6 +1,7 @@
 """What figures of a report have in common: colours and marks of methods, style, files."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,11 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 """Colour and mark of the methods (M. Okabe and K. Ito's palette, safe for colour-blind readers)."""
 
-LINES = tuple(colour for name, (colour, _) in STYLES.items() if name in ORDER)
-"""Colours of anything else that there are several of, such as sites."""
+LINES = tuple(STYLES[name] for name in ORDER)
+"""Colours and marks of anything else that there are several of, such as sites."""
+
+DASHES = ("-", "--", "-.", ":")
+"""Of lines, where there are more than colours."""
 
 OTHERS = (("#7f6d00", "<"), ("#5d3a9b", ">"), ("#1a85ff", "p"), ("#994f00", "h"), ("#4b4b4b", "d"))
 """Of methods without one of their own, in turn."""
@@ -75,6 +79,22 @@ def looks(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
 
 
+def line_looks(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """How to draw a line for each of several things: colour, mark and dashes; no two are told by colour alone."""
+    looks = itertools.cycle(itertools.product(DASHES, LINES))
+    return {
+        thing: {"color": colour, "marker": mark, "linestyle": dash}
+        for thing, (dash, (colour, mark)) in zip(things, looks, strict=False)
+    }
+
+
+def draw_line(panel: "Axes", points: Mapping[int, float], look: Mapping[str, Any], number: int) -> None:
+    """A line through points; where there are many, few of them are marked, other ones for each `number`."""
+    few = len(points) <= 30
+    every = 1 if few else (0.03 * (number % 6 + 1), 0.2)
+    panel.plot([*points], [*points.values()], markersize=5, markeredgewidth=0, markevery=every, **look)
+
+
 def by_cohort(columns: Iterable[Column]) -> dict[str, list[Column]]:
     """Columns of each cohort and tier, by a name of both."""
     groups: dict[str, list[Column]] = {}
@@ -96,9 +116,12 @@ def facets(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figur
     return figure, panels[:count]
 
 
-def legend_below(figure: "Figure", handles: Sequence[Any], columns: int = 5) -> None:
-    """One legend for all panels, under them."""
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=min(len(handles), columns))
+def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
+    """One legend for all panels, under them, in as few lines as the names need, about equally long."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    most = max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7)))  # inches of a name, and of its mark
+    lines = -(-len(handles) // most)
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // lines))
 
 
 def light_grid(panel: "Axes", axis: str = "y") -> None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from scantune.figures.along import DICE, Curves, curves_of, mark_of, steps_axis
-from scantune.figures.base import LINES, legend_below, style
+from scantune.figures.along import DICE, Curves, curves_of, last_step, steps_axis
+from scantune.figures.base import ACROSS, draw_line, facets, legend_below, line_looks, style
 from scantune.scoretable import Column
 from scantune.study import Study
 from scantune.tables.losses import LOSSES
@@ -24,33 +24,22 @@ def losses(study: Study) -> "dict[str, Figure]":
 
 
 def _figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    colours = dict(zip((DICE, *LOSSES), ("#000000", *LINES), strict=False))
+    looks = {DICE: {"color": "#000000", "linewidth": 2.6, "marker": "o"}, **line_looks([*lines])}
+    last = max(map(last_step, (dice, *lines.values())))
     with style():
-        figure = Figure(figsize=(max(3.4 * len(dice), 5.0), 3.6), layout="constrained")
-        panels = figure.subplots(1, len(dice), sharey=True, squeeze=False).flat
-        for panel, method in zip(panels, dice, strict=True):
-            for name, curves in {DICE: dice, **lines}.items():
-                ratios = _relative(curves.get(method, {}))
-                width = 2.6 if name == DICE else 1.6
-                panel.plot(
-                    [*ratios],
-                    [*ratios.values()],
-                    color=colours[name],
-                    linewidth=width,
-                    marker=mark_of(ratios),
-                    markersize=3,
-                )
+        figure, panels = facets(len(dice), (3.4, 2.6), sharey=True)
+        for place, (panel, method) in enumerate(zip(panels, dice, strict=True)):
+            for number, (name, curves) in enumerate({DICE: dice, **lines}.items()):
+                draw_line(panel, _relative(curves.get(method, {})), looks[name], number)
             panel.set_title(method)
-            panel.set_xlabel("step")
-            steps_axis(panel, dice[method].values())
-        panels[0].set_ylabel("relative to step 0")
+            panel.set_ylabel("" if place % ACROSS else "relative to step 0")
+            panel.set_xlabel("step" if place + ACROSS >= len(panels) else "")
+            steps_axis(panel, last)
+        figure.suptitle("Autoencoders' losses and Dice along the adaptation", fontsize=12)
         names = {DICE: "Dice", **{name: f"loss {name}" for name in lines}}
-        legend_below(
-            figure, [Line2D([], [], color=colours[n], linewidth=2, label=told) for n, told in names.items()], 6
-        )
+        legend_below(figure, [Line2D([], [], label=told, **looks[name]) for name, told in names.items()])
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from scantune.figures.base import by_cohort, facets, legend_below, light_grid, looks, style
+from scantune.figures.base import FAINT, by_cohort, facets, legend_below, light_grid, looks, style
 from scantune.scoretable import Column
 from scantune.statistics import person_means
 from scantune.study import BASELINE, SUPERVISED, Study
@@ -34,7 +34,7 @@ def _figure(study: Study, name: str, columns: list[Column]) -> "Figure":
         for panel, column in zip(panels, columns, strict=True):
             _draw(panel, study, column, look)
         figure.supylabel("Dice", fontsize=10)
-        figure.suptitle(f"{name}: every person, in order of {study.against}", fontsize=12)
+        figure.suptitle(f"{name}: every person, in order of {study.against}; scales differ", fontsize=12)
         legend_below(
             figure,
             [
@@ -69,6 +69,7 @@ def _draw(panel: "Axes", study: Study, column: Column, look: dict[str, tuple[str
         )
     panel.set_title(f"{column.site}, n = {len(order)}")
     panel.set_xlim(-0.6, len(order) - 0.4)
-    panel.set_xticks([place + 0.5 for place in range(len(order) - 1)], labels=[])
-    panel.tick_params(axis="x", length=3)
+    panel.set_xticks([])
+    for place in range(0, len(order), 2):  # so that marks of neighbours are not taken for one person's
+        panel.axvspan(place - 0.5, place + 0.5, color=FAINT, alpha=0.35, linewidth=0, zorder=0)
     light_grid(panel)
