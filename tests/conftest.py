@@ -1,10 +1,14 @@
 """Tiny made-up scans and a toy network that the tests share."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels are tried out by Triton's interpreter; set before it is imported
 
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.autoencoding import UNET_LAYERS, AutoencoderSettings, Autoencoding, Layers, new_autoencoders

@@ -13,7 +13,9 @@ from scantune import FieldOfExperts, InputError
 from scantune.densities import DENSITIES, DIVERGENCES
 from scantune.fit import fit
 from scantune.methods import METHODS, Equipment
-from scantune.methods.foe import FoEOptions
+from scantune.methods.foe import FoEOptions, _alike
+from scantune.networks import Half, Single
+from scantune.optimise import _Gradients
 from scantune.preprocess import Preprocessing
 from scantune.sampling import WholeVolume
 from scantune.settings import PriorSettings
@@ -218,8 +220,8 @@ def test_layers_must_join_within_a_step_at_least(toy):
 
 
 @pytest.mark.parametrize("density", DENSITIES)
-@pytest.mark.parametrize(("method", "numbers"), [("foe-cnn", 0), ("foe-cnn-pca", 1)])
-def test_an_objective_asks_the_device_for_one_number_at_most(method, numbers, density, toy, priors, monkeypatch):
+@pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
+def test_an_objective_and_its_gradient_wait_for_nothing_from_the_device(method, density, toy, priors, monkeypatch):
     runner, _ = ready(toy, priors[density], method)
     asked = []
     for name in ("__float__", "__bool__", "__int__", "item", "tolist"):
@@ -227,7 +229,37 @@ def test_an_objective_asks_the_device_for_one_number_at_most(method, numbers, de
         monkeypatch.setattr(torch.Tensor, name, lambda s, *a, p=plain: (asked.append(p), p(s, *a))[1])
     runner.terms(runner.measure(next(Volume(toy_scan(166)[0]).batches(8)))).objective.backward()
     runner.finish()
-    assert len(asked) == numbers
+    assert not asked
+
+
+@pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
+def test_half_precision_gives_the_objective_and_the_gradient_up_to_rounding(method, toy, priors):
+    runner, named = ready(toy, priors["gaussian"], method)
+    moving = list(named.values())
+    scan = Volume(toy_scan(167)[0] ** 1.5)
+    exact = runner._slope(scan.spread(4), moving)
+    runner.precision = Half(runner.network, scan.images.numel())
+    half = runner._slope(scan.spread(4), moving)
+    assert not torch.equal(half, exact)
+    assert _alike(half, exact)
+    assert runner.finer()
+    torch.testing.assert_close(runner._slope(scan.spread(4), moving), exact)
+    assert not runner.finer()
+    runner.finish()
+
+
+def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_precision(toy, priors):
+    runner, named = ready(toy, priors["gaussian"], "foe-cnn")
+    moving = list(named.values())
+    scan = Volume(toy_scan(167)[0] ** 1.5)
+    exact = runner._slope(scan.spread(4), moving)
+    runner.precision = Half(runner.network, 2**60)
+    gradients = _Gradients(runner, moving, Volume(scan.spread(4).images), WholeVolume(), torch.Generator())
+    terms = gradients()
+    assert isinstance(runner.precision, Single)
+    found = torch.cat([terms.objective.detach().view(1), *(parameter.grad.flatten() for parameter in moving)])
+    torch.testing.assert_close(found, exact, check_dtype=False)
+    runner.finish()
 
 
 def test_a_model_is_fitted_with_the_density_that_was_asked_for(toy):

@@ -1,7 +1,8 @@
 """Groups of experts with their training densities, and families of such groups."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -141,8 +142,12 @@ class Family:
 
     def compare(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Divergence of each group, scalars; the statistics' names are `family/group`."""
-        key = self.experts.name
-        return {group: field.compare(statistics[f"{key}/{group}"]) for group, field in self.fields.items()}
+        each = [statistics[f"{self.experts.name}/{group}"] for group in self.fields]
+        return dict(zip(self.fields, self._together.compare(torch.cat(each, 1)).unbind(), strict=True))
+
+    @cached_property
+    def _together(self) -> "_Groups":
+        return _Groups.of(list(self.fields.values()))
 
     def each(self, change: Callable[[Field], Field]) -> Self:
         """A copy with every field changed."""
@@ -184,6 +189,34 @@ class Family:
                 "the prior anew, or copy the file again."
             )
         return cls(experts, fields)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The experts of several fields side by side, to be compared at once.
+
+    Args:
+        density: Of all experts.
+        divergence: By what they are compared.
+        kept: Whether an expert counts `(experts,)`.
+        shares: An expert's share of its group's mean `(groups, experts)`.
+    """
+
+    density: Density
+    divergence: Divergence
+    kept: Tensor
+    shares: Tensor
+
+    @classmethod
+    def of(cls, fields: Sequence[Field]) -> Self:
+        density = type(fields[0].density).beside([field.density for field in fields])
+        rows = [field.kept / field.kept.sum() for field in fields]
+        return cls(density, fields[0].divergence, torch.cat([f.kept for f in fields]), torch.block_diag(*rows))  # type: ignore[no-untyped-call]
+
+    def compare(self, statistics: Tensor) -> Tensor:
+        """Mean divergence of each group, `(groups,)`, from statistics `(statistics, experts)`."""
+        values = self.divergence.value(self.density, self.density.estimate(statistics))
+        return self.shares.to(values) @ torch.where(self.kept, values, 0)
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from scantune.errors import InputError
 from scantune.guard import Verdict
 from scantune.methods import ClosedForm, Method, Terms
 from scantune.networks import AdaptableNetwork
+from scantune.replay import Replay
 from scantune.sampling import Sampling
 from scantune.solvers import Solver
 from scantune.volumes import Batch, Volume
@@ -77,7 +78,7 @@ class Course:
         before = self.trace[-1]["smoothed"] if self.trace else objective
         smoothed = smoothing * before + (1 - smoothing) * objective
         parts = {name: float(value.detach()) for name, value in terms.parts.items()}
-        valid = terms.valid and math.isfinite(objective)
+        valid = bool(terms.valid) and math.isfinite(objective)
         better = valid and smoothed < self._lowest
         verdict = self._verdict(parts.get("cnn")) if better else None
         row = {"step": len(self.trace), "objective": objective, "smoothed": smoothed, **parts}
@@ -128,20 +129,18 @@ def optimise(
     method.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
+    gradients = _Gradients(method, moving, volume, sampling, generator)
 
     def evaluate() -> Tensor:
         method.begin(len(course.trace), volume, generator)
         if len(course.trace) == schedule.steps:
             course.note(sampling.objective(method, volume, generator), sampling.smoothing)
             raise _Arrived
-        for parameter in moving:
-            parameter.grad = None
-        terms = sampling.gradient(method, volume, generator)
-        _require_effect(method, moving)
+        terms = gradients()
         goes_on = course.note(terms, sampling.smoothing)
         if on_step is not None:
             on_step(len(course.trace), schedule.steps)
-        if not goes_on or not _finite(moving):
+        if not goes_on or not gradients.finite():
             raise _Arrived
         return terms.objective.detach()
 
@@ -153,6 +152,44 @@ def optimise(
     finally:
         method.finish()
     return course
+
+
+class _Gradients:
+    """Evaluates the objective with its gradient; on a GPU the work of a step is recorded and replayed."""
+
+    def __init__(
+        self,
+        method: Method,
+        moving: list[nn.Parameter],
+        volume: Volume,
+        sampling: Sampling,
+        generator: torch.Generator,
+    ) -> None:
+        self.method, self.moving, self.volume = method, moving, volume
+        self.sampling, self.generator = sampling, generator
+        self.replay: Replay | None = None
+
+    def __call__(self) -> Terms:
+        """The objective at the current parameters, whose `.grad` is left with its gradient."""
+        terms = self._once()
+        if not self.finite() and self.method.finer():
+            self.replay = None
+            terms = self._once()
+        return terms
+
+    def finite(self) -> bool:
+        """Whether the gradient is."""
+        each = [torch.isfinite(p.grad).all() for p in self.moving if p.grad is not None]
+        return not each or bool(torch.stack(each).all())
+
+    def _once(self) -> Terms:
+        if self.replay is None and self.volume.images.is_cuda and self.method.recordable:
+            self.replay = Replay(self.moving)
+        for parameter in self.moving:
+            parameter.grad = None
+        terms = self.sampling.gradient(self.method, self.volume, self.generator, self.replay)
+        _require_effect(self.method, self.moving)
+        return terms
 
 
 def objective_at(network: AdaptableNetwork, method: Method, volume: Volume, sampling: Sampling, seed: int) -> float:
@@ -207,7 +244,3 @@ def _require_effect(method: Method, moving: Iterable[nn.Parameter]) -> None:
             f"The objective of method {method.name} does not depend on what moves (moving={method.options.moving}); "
             "choose another setting of moving, or of what the method looks at."
         )
-
-
-def _finite(parameters: Iterable[nn.Parameter]) -> bool:
-    return all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in parameters)

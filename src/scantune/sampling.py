@@ -12,10 +12,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from scantune.methods import Method, Terms
 from scantune.prior import Statistics
+from scantune.replay import Replay
 from scantune.volumes import Batch, Volume
 
-BATCHES = {"cpu": 2, "cuda": 16}
-"""Slices at a time by device: few, so that features stay in a CPU's cache; many, so that a GPU is busy."""
+SLICES, PIXELS = 2, 64 * 256 * 256
+"""What is looked at together: few slices on a CPU, so that features stay in its cache; many pixels elsewhere, so that a
+GPU is busy."""
 
 KEPT = {"cpu": 2_600_000_000, "cuda": 6_000_000_000}
 """Bytes that may be kept for the gradient by device: some 24 slices of 256 x 256 of the default network on a CPU, and
@@ -29,8 +31,17 @@ class Sampling(ABC):
     """Momentum of the moving average by which steps are compared; 0 where the objective is exact."""
 
     @abstractmethod
-    def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:
-        """Adds the objective's gradient to the moving parameters' `.grad`, and tells the objective."""
+    def gradient(
+        self, method: Method, volume: Volume, generator: torch.Generator, replay: Replay | None = None
+    ) -> Terms:
+        """Adds the objective's gradient to the moving parameters' `.grad`, and tells the objective.
+
+        Args:
+            method: What is evaluated.
+            volume: The scan.
+            generator: Draws slices.
+            replay: Does work that is the same in every step, where there is one.
+        """
 
     @abstractmethod
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:
@@ -59,8 +70,17 @@ class WholeVolume(Sampling):
     kept: int | None = None
     smoothing: float = 0.0
 
-    def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
+    def gradient(
+        self,
+        method: Method,
+        volume: Volume,
+        generator: torch.Generator,  # noqa: ARG002
+        replay: Replay | None = None,
+    ) -> Terms:
         """The gradient of the whole volume's objective."""
+        return self._gradient(method, volume) if replay is None else replay(lambda: self._gradient(method, volume))
+
+    def _gradient(self, method: Method, volume: Volume) -> Terms:
         batches = volume.batches(self._size(volume))
         first = next(batches)
         with _Weighing() as weighing:
@@ -92,7 +112,9 @@ class WholeVolume(Sampling):
         return replace(self, batch=batch)
 
     def _size(self, volume: Volume) -> int:
-        return self.batch or BATCHES.get(volume.images.device.type, 8)
+        if self.batch is not None:
+            return self.batch
+        return SLICES if volume.images.device.type == "cpu" else max(PIXELS // volume.images[0, 0].numel(), 1)
 
     def _kept(self, volume: Volume) -> int:
         return KEPT.get(volume.images.device.type, 0) if self.kept is None else self.kept
@@ -137,14 +159,22 @@ class RandomSlices(Sampling):
     batch: int = 8
     smoothing: float = 0.95
 
-    def gradient(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:
+    def gradient(
+        self, method: Method, volume: Volume, generator: torch.Generator, replay: Replay | None = None
+    ) -> Terms:
         """The mean gradient of one epoch's batches."""
         count = self._count(volume)
+
+        def work(images: Tensor, padding: Tensor | None, slices: Tensor) -> Terms:
+            terms = method.terms(method.measure(Batch(images, padding, slices)))
+            _hand_back(terms.objective / count)
+            return terms
+
         epoch = []
         for _ in range(count):
-            terms = method.terms(method.measure(volume.draw(self.batch, generator)))
-            _hand_back(terms.objective / count)
-            epoch.append(terms)
+            drawn = volume.draw(self.batch, generator)
+            inputs = drawn.images, drawn.padding, drawn.slices
+            epoch.append(work(*inputs) if replay is None else replay(work, *inputs))
         return _mean(epoch)
 
     @torch.no_grad()
@@ -172,5 +202,6 @@ def _mean(epoch: Sequence[Terms]) -> Terms:
     parts = {
         name: torch.stack([terms.parts[name].detach().float() for terms in epoch]).mean() for name in epoch[0].parts
     }
+    valid = torch.stack([torch.as_tensor(terms.valid, device=objective.device) for terms in epoch])
     # An epoch counts unless most of its batches lacked the patches to judge it.
-    return Terms(objective, parts, 2 * sum(terms.valid for terms in epoch) >= len(epoch))
+    return Terms(objective, parts, 2 * valid.sum() >= len(epoch))

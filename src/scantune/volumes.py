@@ -49,6 +49,13 @@ class Volume:
             part = slice(first, first + size)
             yield Batch(self.images[part], None if self.padding is None else self.padding[part], numbers[part])
 
+    def spread(self, number: int) -> Batch:
+        """So many slices, or all if there are fewer, at equal distances."""
+        count = len(self.images)
+        chosen = torch.linspace(0, count - 1, min(number, count)).round().long().to(self.images.device)
+        padding = None if self.padding is None else self.padding[chosen]
+        return Batch(self.images[chosen], padding, chosen)
+
     def draw(self, size: int, generator: torch.Generator) -> Batch:
         """Slices drawn uniformly with replacement."""
         chosen = torch.randint(len(self.images), (size,), generator=generator).to(self.images.device)

@@ -67,6 +67,11 @@ class Density(ABC):
     def joined(cls, densities: Sequence[Self]) -> Self:
         """All subjects of several densities."""
 
+    @classmethod
+    @abstractmethod
+    def beside(cls, densities: Sequence[Self]) -> Self:
+        """All experts of several densities of the same subjects."""
+
     @abstractmethod
     def expected(self) -> "Density":
         """The expected distribution over the subjects, as the density of one: the mean of theirs, or the nearest."""

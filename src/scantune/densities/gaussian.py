@@ -33,8 +33,9 @@ class Normal(Density):
         """Number, sum and sum of squares, `(3, experts)`."""
         if standard is None:
             return moments(values, weights)
-        scale = standard.scale.to(values)
-        return moments(values, weights, standard.center) / torch.stack([torch.ones_like(scale), scale, scale.square()])
+        found = moments(values, weights, standard.center)
+        scale = standard.scale.to(found)
+        return found / torch.stack([torch.ones_like(scale), scale, scale.square()])
 
     @staticmethod
     def estimate(statistics: Tensor) -> "Gaussian":
@@ -104,6 +105,11 @@ class Gaussian(Normal):
     def joined(cls, densities: Sequence[Self]) -> Self:
         """All subjects' moments."""
         return cls(torch.cat([d.mean for d in densities]), torch.cat([d.variance for d in densities]))
+
+    @classmethod
+    def beside(cls, densities: Sequence[Self]) -> Self:
+        """All experts' moments."""
+        return cls(torch.cat([d.mean for d in densities], 1), torch.cat([d.variance for d in densities], 1))
 
     def subject(self, share: float) -> "Gaussian":
         """One subject's moments."""
@@ -178,6 +184,12 @@ class SummarisedGaussian(Normal):
     def joined(cls, densities: Sequence[Self]) -> Self:  # noqa: ARG003
         """Refused: the subjects' numbers are gone."""
         raise InputError("Summarised densities cannot be joined: they no longer know how many subjects they stand for.")
+
+    @classmethod
+    def beside(cls, densities: Sequence[Self]) -> Self:
+        """All experts' numbers."""
+        each = [density.tensors() for density in densities]
+        return cls(**{name: torch.cat([numbers[name] for numbers in each]) for name in each[0]})
 
     def subject(self, share: float) -> Gaussian:  # noqa: ARG002
         """Refused: no number tells of a single subject."""

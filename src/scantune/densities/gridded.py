@@ -35,6 +35,7 @@ class Gridded(Density):
 
     def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
         fallen = counts(values, weights, self.grid, standard).T
         pixels = values.numel() / values.shape[1]
         number = fallen.new_full((), pixels) if weights is None else weights.sum()
@@ -51,6 +52,11 @@ class Gridded(Density):
     def joined(cls, densities: Sequence[Self]) -> Self:
         """All subjects' heights."""
         return replace(densities[0], heights=torch.cat([density.heights for density in densities]))
+
+    @classmethod
+    def beside(cls, densities: Sequence[Self]) -> Self:
+        """All experts' heights; they must share a grid."""
+        return replace(densities[0], heights=torch.cat([density.heights for density in densities], 1))
 
     def expected(self) -> Self:
         """The mean of the subjects' densities."""

@@ -5,21 +5,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scantune.kernels import usable
+
 
 def moments(values: Tensor, weights: Tensor | None, center: Tensor | None = None) -> Tensor:
     """Sums about a center; far from it, squares would cancel.
 
     Args:
-        values: `(slices, experts, *spatial)`.
+        values: `(slices, experts, *spatial)`; of half precision, they are summed in single precision.
         weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
         center: What is subtracted of each expert's values `(experts,)`; None for zeros.
 
     Returns:
         `(3, experts)`: number, sum of values, sum of squares. Differentiable once, in the values.
     """
-    if center is None:
-        center = values.new_zeros(values.shape[1])
-    return _Moments.apply(values, weights, center.to(values))  # type: ignore[no-any-return, no-untyped-call]
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    center = torch.zeros(values.shape[1], device=values.device) if center is None else center
+    if usable(values) and dtype == torch.float32:
+        return _OnePass.apply(values, weights, center.float())  # type: ignore[no-any-return, no-untyped-call]
+    return _Moments.apply(values.to(dtype), weights, center.to(values.device, dtype))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Moments(torch.autograd.Function):
@@ -45,6 +49,28 @@ class _Moments(torch.autograd.Function):
         offset = _spread(total - 2 * squares * center, values)
         result = torch.addcmul(offset, values, _spread(2 * squares, values))
         return result if weights is None else result.mul_(weights), None, None
+
+
+class _OnePass(torch.autograd.Function):
+    """The same by kernels, for which values may be of half precision; sums are double."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
+        from scantune.kernels.moments import sums
+
+        ctx.save_for_backward(values, weights, center)
+        pixels = values.numel() / values.shape[1]
+        total = sums(values, weights, center)
+        number = total.new_full((1,), pixels) if weights is None else weights.sum(dtype=total.dtype).view(1)
+        return torch.cat([number.expand(1, values.shape[1]), total])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        from scantune.kernels.moments import slopes
+
+        values, weights, center = ctx.saved_tensors
+        _, total, squares = gradients[0]
+        return slopes(values, weights, (total - 2 * squares * center).float(), (2 * squares).float()), None, None
 
 
 def _spread(each: Tensor, like: Tensor) -> Tensor:

@@ -20,6 +20,11 @@ class Experts(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def fixed(self) -> bool:
+        """Whether the shapes of outputs are known before the features are."""
+        return True
+
     @abstractmethod
     def layers(self) -> list[str]:
         """The layers whose features the experts read."""
@@ -60,7 +65,7 @@ def inside(padding: Tensor | None, like: Tensor) -> Tensor | None:
     if padding is None:
         return None
     size = like.shape[2:]
-    marked = padding.to(like.dtype)
+    marked = padding.to(torch.promote_types(like.dtype, torch.float32))
     if marked.shape[2:] != size:
         pool = F.adaptive_max_pool2d if len(size) == 2 else F.adaptive_max_pool3d
         marked = pool(marked, tuple(size))

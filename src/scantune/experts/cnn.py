@@ -35,7 +35,7 @@ class CNNExperts(Experts):
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
         """The features themselves, one group per layer."""
         for layer in self.chosen:
-            features = precise(recording.features[layer])
+            features = recording.features[layer]
             yield layer, features, inside(padding, features)
         if self.output is not None:
             probabilities = precise(self.output.probabilities(recording.output))

@@ -59,6 +59,11 @@ class PCAExperts(Experts):
     components: Tensor
     mean: Tensor
 
+    @property
+    def fixed(self) -> bool:
+        """Where all patches are gone through, not the active ones alone."""
+        return self.settings.size == 2 * self.settings.stride
+
     def layers(self) -> list[str]:
         """The last layer alone."""
         return [self.layer]
@@ -68,15 +73,16 @@ class PCAExperts(Experts):
 
         At strides other than half the patch's side, of active patches alone: `(1, channels * components, patches)`.
         """
-        features = precise(recording.features[self.layer])
+        features = recording.features[self.layer]
         if not has_patches(features, self.settings):
             return
         weights: Tensor | None = active(recording, features, self.task, self.settings, padding)
         assert weights is not None
-        if self.settings.size == 2 * self.settings.stride:
-            loadings = grid_of_loadings(features, self.components, self.settings.stride)
+        if self.fixed:
+            loadings = grid_of_loadings(features, self.components.to(features), self.settings.stride)
         else:
-            loadings = chosen_loadings(features, self.components, self.settings.stride, weights[:, 0] > 0)
+            chosen = weights[:, 0] > 0
+            loadings = chosen_loadings(features, self.components.to(features), self.settings.stride, chosen)
             weights = None
         bias = -(self.components * self.mean.unsqueeze(1)).flatten(2).sum(2).flatten()
         yield self.layer, loadings + bias.view(1, -1, *[1] * (loadings.ndim - 2)), weights
@@ -122,15 +128,23 @@ def active(
     recording: Recording, features: Tensor, task: Task, settings: PatchSettings, padding: Tensor | None
 ) -> Tensor:
     """1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
-    probability = precise(task.foreground(recording.output).detach())
-    if probability.shape[2:] != features.shape[2:]:
-        probability = F.interpolate(probability, size=list(features.shape[2:]))
-    chosen = (probability > settings.threshold).to(features.dtype)
+    output = recording.output
+    if task.pointwise and isinstance(output, Tensor) and output.shape[2:] == features.shape[2:]:
+        probability = precise(task.foreground(_centres(output.detach(), settings)))
+    else:
+        probability = precise(task.foreground(output).detach())
+        if probability.shape[2:] != features.shape[2:]:
+            probability = F.interpolate(probability, size=list(features.shape[2:]))
+        probability = _centres(probability, settings)
+    chosen = (probability > settings.threshold).to(probability.dtype)
     free = inside(padding, features)
-    if free is not None:
-        chosen = chosen * free
-    for axis in range(2, features.ndim):
-        positions = (features.shape[axis] - settings.size) // settings.stride + 1
-        centres = torch.arange(positions, device=chosen.device) * settings.stride + settings.size // 2
-        chosen = chosen.index_select(axis, centres)
-    return chosen
+    return chosen if free is None else chosen * _centres(free, settings)
+
+
+def _centres(values: Tensor, settings: PatchSettings) -> Tensor:
+    """The values `(slices, channels, *spatial)` at the centres of patches, `(slices, channels, *positions)`."""
+    for axis in range(2, values.ndim):
+        positions = (values.shape[axis] - settings.size) // settings.stride + 1
+        centres = torch.arange(positions, device=values.device) * settings.stride + settings.size // 2
+        values = values.index_select(axis, centres)
+    return values

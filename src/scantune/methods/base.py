@@ -25,12 +25,12 @@ class Terms:
     Args:
         objective: The scalar that is minimised.
         parts: Its terms by name, unweighted scalars.
-        valid: False where the step must not be chosen as the result.
+        valid: False where the step must not be chosen as the result; a scalar where that is known to the device alone.
     """
 
     objective: Tensor
     parts: dict[str, Tensor]
-    valid: bool = True
+    valid: bool | Tensor = True
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,15 @@ class Method(ABC):
     def steady(self) -> bool:
         """Whether the objective is the same function throughout a run; quasi-Newton steps make sense only then."""
         return True
+
+    @property
+    def recordable(self) -> bool:
+        """Whether `measure` and `terms` decide nothing on the host that differs from step to step."""
+        return False
+
+    def finer(self) -> bool:
+        """Goes on in a finer precision, where there is one; asked when a gradient is not finite."""
+        return False
 
     @property
     def starts_at_source(self) -> bool:

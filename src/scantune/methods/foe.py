@@ -6,15 +6,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
 from scantune.experts import Recorder
 from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.networks import AdaptableNetwork, fold_batch_norm
+from scantune.networks import AdaptableNetwork, Half, Precision, Single, fold_batch_norm
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
 from scantune.volumes import Batch, Volume
+
+FEW = 4
+"""Slices by which half precision is compared with single precision."""
+
+OBJECTIVE, GRADIENT = 1e-3, 0.02
+"""How far the objective and its gradient may be off in half precision, as shares of them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,11 @@ class FoECNN(Method):
         """Not with a random subject, nor while layers join."""
         return self.options.reference != "random" and self.options.schedule == "all"
 
+    @property
+    def recordable(self) -> bool:
+        """Where the objective is steady, and no layer's statistics depend on how many patches there are."""
+        return self.steady and all(family.experts.fixed for family in self.prior.families.values())
+
     def choose(self, prior: FieldOfExperts) -> FieldOfExperts:
         """The families of experts this method matches."""
         for name in set(prior.families) - set(self.families):
@@ -120,6 +131,34 @@ class FoECNN(Method):
             self.folded = self.folded.folded(fold_batch_norm(network.task))
         self.reference = self._compared()
         self.record = Recorder(network, self.folded.layers()).__enter__()
+        self.precision: Precision = Single()
+
+    def start(self, volume: Volume, generator: torch.Generator) -> None:
+        """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""
+        super().start(volume, generator)
+        if not volume.images.is_cuda or self._moves_task(self.network):
+            return
+        few = volume.spread(FEW)
+        moving = list(self.parameters(self.network).values())
+        exact = self._slope(few, moving)
+        self.precision = Half(self.network, volume.images[:, 0].numel())
+        if not _alike(self._slope(few, moving), exact):
+            self.finer()
+
+    def _slope(self, batch: Batch, moving: list[nn.Parameter]) -> Tensor:
+        """The objective of a batch, and its gradient, `(1 + parameters,)`."""
+        with torch.enable_grad():
+            objective = self.terms(self.measure(batch)).objective
+            found = torch.autograd.grad(objective, moving, allow_unused=True)
+        return torch.cat([objective.detach().view(1), *(part.flatten() for part in found if part is not None)])
+
+    def finer(self) -> bool:
+        """From half to single precision."""
+        if not isinstance(self.precision, Half):
+            return False
+        self.precision.remove()
+        self.precision = Single()
+        return True
 
     def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
         """Draws the step's subject, lets layers join."""
@@ -139,7 +178,9 @@ class FoECNN(Method):
 
     def measure(self, batch: Batch) -> Statistics:
         """Statistics of all experts of a batch."""
-        return self.folded.measure(self.record(batch.images), batch.padding)
+        with self.precision.running():
+            recording = self.record(batch.images)
+        return self.precision.lifted(self.folded.measure(recording, batch.padding))
 
     def terms(self, statistics: Statistics) -> Terms:
         """The weighted mean over layers; the part `cnn` is the energy, whatever is minimised."""
@@ -183,21 +224,23 @@ class FoECNNPCA(FoECNN):
     options: PCAOptions
     families: ClassVar[tuple[str, ...]] = ("cnn", "pca")
 
-    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(equipment, options)
-        self._last = torch.zeros(())
+    def prepare(self, network: AdaptableNetwork) -> None:
+        """As for the features alone; nothing is known of patches yet."""
+        super().prepare(network)
+        self._last = torch.zeros((), dtype=torch.double, device=next(network.parameters()).device)
 
-    @torch.no_grad()
     def start(self, volume: Volume, generator: torch.Generator) -> None:
         """A scan whose foreground is too small for a density of patches from the start is matched by features alone."""
-        super().start(volume, generator)
-        if "pca" not in self.folded.families:
-            return
-        counted = [self.measure(batch) for batch in volume.batches(4)]
-        patches = sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
-        if patches < MINIMUM_ACTIVE:
+        if "pca" in self.folded.families and self._patches(volume) < MINIMUM_ACTIVE:
             self.folded = self.folded.without("pca")
             self.reference = self._compared()
+        super().start(volume, generator)
+
+    @torch.no_grad()
+    def _patches(self, volume: Volume) -> float:
+        """How many are active."""
+        counted = [self.measure(batch) for batch in volume.batches(4)]
+        return sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
 
     def terms(self, statistics: Statistics) -> Terms:
         """Eq. 15; with too few active patches the PCA term is its last valid value and the step not eligible.
@@ -208,15 +251,20 @@ class FoECNNPCA(FoECNN):
         if "pca" not in self.folded.families:
             return cnn
         loadings = {key: value for key, value in statistics.items() if key.startswith("pca/")}
-        # The one number that must leave the device here: whether there are patches decides what is computed.
-        patches = float(torch.stack([value[0, 0].detach() for value in loadings.values()]).min()) if loadings else 0.0
+        patches, pca = self._last.new_zeros(()), self._last.to(cnn.objective)
+        if loadings:
+            patches = torch.stack([value[0, 0].detach() for value in loadings.values()]).min()
+            found = torch.stack(list(self.reference.energies(loadings)["pca"].values())).mean()
+            pca = torch.where(patches >= MINIMUM_ACTIVE, found, pca.to(found))
+            self._last.copy_(pca.detach())
         valid = patches >= MINIMUM_ACTIVE
-        if valid:
-            pca = torch.stack(list(self.reference.energies(loadings)["pca"].values())).mean()
-            self._last = pca.detach()
-        else:
-            pca = self._last.to(cnn.objective)
         # The patches are the last layer's: they join with it.
         pulling = pca if self._pulling == len(self.layers) else pca.detach()
-        parts = {**cnn.parts, "pca": pca, "active patches": torch.as_tensor(patches)}
+        parts = {**cnn.parts, "pca": pca, "active patches": patches}
         return Terms(cnn.objective + self.options.weight * pulling, parts, valid)
+
+
+def _alike(half: Tensor, exact: Tensor) -> bool:
+    """Whether an objective and its gradient `(1 + parameters,)` are what they are in single precision."""
+    apart = (half - exact).abs()
+    return bool((apart[0] <= OBJECTIVE * exact[0].abs()) & (apart[1:].norm() <= GRADIENT * exact[1:].norm()))

@@ -7,6 +7,7 @@ from scantune.networks.adaptors import AdaptedNetwork, Adaptors, FeatureAdaptor,
 from scantune.networks.autoencoder import Autoencoder, Autoencoders
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
+from scantune.networks.halving import Half, Precision, Single
 from scantune.networks.helper import Helper
 from scantune.networks.layout import Layout, lay_out
 from scantune.networks.normalizer import Normalizer
@@ -32,11 +33,14 @@ __all__ = [
     "CorrectedNetwork",
     "Denoiser",
     "FeatureAdaptor",
+    "Half",
     "Helper",
     "ImageAdaptor",
     "Layout",
     "Normalizer",
+    "Precision",
     "Registering",
+    "Single",
     "UNet",
     "equip",
     "fold_batch_norm",

@@ -5,6 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from scantune.kernels import usable
 from scantune.networks.dimensions import layers
 
 
@@ -21,7 +22,12 @@ class Bump(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps `(slices, channels, *spatial)` to the same shape, values in (0, 1]."""
         # The floor keeps a sigma that crosses zero from dividing by it.
-        return torch.exp(-x.square() / self.sigma.square().clamp_min(1e-6))
+        spread = self.sigma.square().clamp_min(1e-6)
+        if usable(x):
+            from scantune.kernels.bump import bump
+
+            return bump(x, spread.reciprocal().flatten())
+        return torch.exp(-x.square() / spread)
 
 
 class Normalizer(nn.Module):

@@ -17,6 +17,11 @@ class Task(ABC):
     exclusive: bool
     """Whether the channels of the probabilities are one class each, background first."""
 
+    @property
+    def pointwise(self) -> bool:
+        """Whether the foreground probability of a pixel depends on the output at that pixel alone."""
+        return False
+
     @abstractmethod
     def loss(self, output: Any, target: Tensor) -> Tensor:
         """The training loss, a scalar."""

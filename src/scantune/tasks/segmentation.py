@@ -74,6 +74,11 @@ class Segmentation(Task):
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}.")
 
+    @property
+    def pointwise(self) -> bool:
+        """Yes, unless a rule says what the foreground is."""
+        return self.rule is None
+
     def probabilities(self, output: Any) -> Tensor:
         """Class probabilities `(slices, classes, *spatial)`."""
         values = main_output(output)

@@ -1,0 +1,31 @@
+"""How kernels see features: as a table of pixels times channels."""
+
+import torch
+from torch import Tensor
+
+TILE = 4096
+"""Numbers that a program looks at."""
+
+
+def table(values: Tensor) -> Tensor:
+    """Features `(slices, channels, *spatial)` as `(pixels, channels)`; a view where channels come last in memory."""
+    return values.movedim(1, -1).contiguous().flatten(0, -2)
+
+
+def like(pixels: Tensor, values: Tensor) -> Tensor:
+    """The inverse of `table`: `(pixels, channels)` in the shape of `values`, channels last in memory."""
+    moved = values.movedim(1, -1)
+    return pixels.view(moved.shape).movedim(-1, 1)
+
+
+def tiling(pixels: Tensor) -> tuple[tuple[int, int], int, int]:
+    """How many tiles cover a table, along pixels and channels, and how many of each a tile has."""
+    number, channels = pixels.shape
+    wide = min(1 << (channels - 1).bit_length(), 128)  # a power of two
+    block = TILE // wide
+    return (-(-number // block), -(-channels // wide)), block, wide
+
+
+def weighed(weights: Tensor | None, pixels: Tensor) -> Tensor:
+    """Weights `(slices, 1, *spatial)` as `(pixels,)`; where there are none, something to point to."""
+    return pixels if weights is None else weights.to(torch.float32).contiguous().flatten()
