@@ -42,7 +42,7 @@ COLLAPSING = {"method": "entropy", "preset": "paper", "steps": 50, "options": {"
 HELPERS = {"iterations": 2000, "validate_every": 500}
 """Of the helper networks of dae and ae alike; the paper's are 50 000 and 25 000."""
 COMMON = {
-    "train": {"iterations": 10_000, "compile": False},
+    "train": {"iterations": 10_000, "checkpoint_every": 1000, "compile": False},
     "supervised": {"iterations": 1000, "validate_every": 250},
     "adapt": {"preset": "fast"},
     "experiment": {"seeds": [0], "keep": 0, "watch": [], "tier": 1},
