@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from page_cases import LABELS, case_view, entry, shells, trace
-from scantune.errors import InputError
 from scantune.metrics import dice
 from scantune.pages import IndexRow, markup, pages_of_bench, volumes
 from scantune.pages.case import case_page
@@ -24,7 +23,7 @@ from scantune.pages.charts import Scale, layers_chart, trace_chart
 from scantune.pages.index import index_page
 from scantune.pages.slices import CHANGED, DIFFERENCES, colour_tables, middle_slice, slice_pictures
 from scantune.report import report
-from scantune.rows import KINDS, Row, write_rows
+from scantune.rows import KINDS, Row, read_rows, write_rows
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
 VENDOR = Path(volumes.__file__).parent / "vendor"
@@ -215,9 +214,53 @@ class TestIndex:
         written = page.stat().st_mtime_ns
         pages_of_bench(tmp_path / "bench", tmp_path / "out")
         assert page.stat().st_mtime_ns == written
+        assert "Not in the table" not in text
         (jobs["j1"] / "trace.json").write_text("{")
-        with pytest.raises(InputError, match="trace.json must be JSON"):
-            pages_of_bench(tmp_path / "bench", tmp_path / "out")
+        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text()
+        assert "cases/j1.html" not in text
+        assert "2 runs" in text
+        assert re.search(r"<li>No page: \S+trace.json must be JSON that scantune bench wrote", text)
+
+    def test_the_index_of_a_benchmark_shows_what_its_rows_tell_and_names_what_is_missing(self, tmp_path):
+        bench, out = tmp_path / "bench", tmp_path / "out"
+        for name in ("j1", "j2", "old"):
+            bench_job(bench, name, kept=True)
+        rows = [row for name in ("j1", "j2") for row in read_rows(bench / "jobs" / name)]
+        gone = replace(rows[0], job="gone", subject="q", session="ES")
+        renamed = replace(rows[1], method="foe-cnn, mine")
+        write_rows(bench / "rows.csv", [rows[0], renamed, gone])
+        (bench / "failed").mkdir()
+        (bench / "failed" / "f1.txt").write_text("s 4: <ae>, seed 0\nIt broke.\n\nTraceback ...")
+        (bench / "failed" / "j1.txt").write_text("done since\nIt broke.\n")
+        (bench / "failed" / "f2.txt").write_text("")
+        text = pages_of_bench(bench, out).read_text()
+        body, notes = text.split("Not in the table")
+        assert set(re.findall(r'href="(cases[^"]+)"', body)) == {"cases/j1.html", "cases/j2.html"}
+        assert "foe-cnn, mine, seed 0" in body
+        assert "foe-cnn, mine, seed 0" in (out / "cases" / "j2.html").read_text()
+        assert "q ES" in body
+        assert "1 finished run in jobs/ not shown: rows.csv does not tell of it." in notes
+        assert "<li>Failed: s 4: &lt;ae&gt;, seed 0: It broke. (failed/f1.txt)</li>" in notes
+        assert "Traceback" not in notes and "done since" not in notes
+        assert "(failed/f2.txt)" in notes
+        assert not (out / "cases" / "old.html").exists()
+
+    def test_many_failures_are_counted(self, tmp_path):
+        bench_job(tmp_path, "j1", kept=False)
+        (tmp_path / "failed").mkdir()
+        for number in range(25):
+            (tmp_path / "failed" / f"f{number:02d}.txt").write_text(f"job {number}\nwhy\n")
+        text = pages_of_bench(tmp_path, tmp_path / "out").read_text()
+        assert text.count("<li>Failed: job") == 20
+        assert "<li>Failed: 5 more, in failed/.</li>" in text
+
+    def test_a_kept_scan_without_rows_is_told_of(self, tmp_path):
+        lone = bench_job(tmp_path / "bench", "j1", kept=True)
+        bench_job(tmp_path / "bench", "j2", kept=False)
+        (lone / "rows.csv").unlink()
+        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text()
+        assert "1 finished run in jobs/ not shown" in text
+        assert "<p>1 scan." in text
 
     def test_a_report_leads_to_the_pages_of_its_benchmark(self, tmp_path):
         folder = tmp_path / "my bench"

@@ -48,7 +48,7 @@ def page(
         parts.append("## Figures\n\n" + "\n\n".join(_shown(figure) for figure in figures))
     if indices:
         links = "\n".join(f"* [{index.parent.name}](<{index.as_posix()}>)" for index in indices)
-        parts.append(f"## Single scans\n\nEvery run in a table, with pages of the scans that were kept:\n\n{links}")
+        parts.append(f"## Single scans\n\nA table of every run, with pages of the scans that were kept:\n\n{links}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from scantune.rows import MEAN, ROWS, Row, read_rows
 
 FOLDER = "cases"
 """Of the scans' pages, beside the index."""
+
+MOST = 20
+"""Failures that an index names."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class _Job:
 def pages_of_bench(folder: str | Path, out: str | Path) -> Path | None:
     """Write an index of all runs of a benchmark, and the pages of those whose scan was kept.
 
+    Runs are those of the folder's `rows.csv`, under their names there; where it has none, all in `jobs`. The index
+    tells what is missing: jobs that failed, finished ones that `rows.csv` does not know, scans that cannot be read.
     A page that is there and newer than its job is left as it is.
 
     Args:
@@ -63,50 +68,73 @@ def pages_of_bench(folder: str | Path, out: str | Path) -> Path | None:
         The index; None where no run has finished.
 
     Raises:
-        InputError: A file cannot be read or written.
+        InputError: The rows cannot be read, or a file cannot be written.
     """
     folder, out = Path(folder), Path(out)
-    rows = [_show(job, out) for job in _jobs(folder)]
-    if not rows:
+    finished = sorted(path.parent for path in (folder / "jobs").glob("*/manifest.json"))
+    if not finished:
         return None
-    rows.sort(key=lambda row: (row.site, row.subject, row.method, row.name))
-    write_index(out / INDEX, rows, f"Benchmark {folder.resolve().name}")
+    runs = _means([folder] if (folder / ROWS).is_file() else [job for job in finished if (job / ROWS).is_file()])
+    shown = [_show(row, folder / "jobs" / row.job, out) for row in runs]
+    rows = sorted((one for one, _ in shown), key=lambda row: (row.site, row.subject, row.method, row.name))
+    unknown = len({job.name for job in finished} - {row.job for row in runs})
+    notes = [*_left_out(unknown), *(f"No page: {why}" for _, why in shown if why), *_failures(folder)]
+    write_index(out / INDEX, rows, f"Benchmark {folder.resolve().name}", notes)
     return out / INDEX
 
 
-def _jobs(folder: Path) -> Iterator[_Job]:
-    for manifest in sorted((folder / "jobs").glob("*/manifest.json")):
-        if not (manifest.parent / ROWS).is_file():
-            continue
-        means = [row for row in read_rows(manifest.parent / ROWS) if row.structure == MEAN]
-        if means:
-            yield _Job(manifest.parent, _read(manifest), means[0])
+def _means(places: Sequence[Path]) -> list[Row]:
+    return [row for place in places for row in read_rows(place) if row.structure == MEAN]
 
 
-def _show(job: _Job, out: Path) -> IndexRow:
-    """Write a run's page, where its scan was kept, and return its row of the index."""
-    row = job.row
-    file, kept = f"{FOLDER}/{job.folder.name}.html", job.folder / "case.npz"
-    before = None
-    if kept.is_file():
-        view = _view(job, kept)
-        before = view.summary(file).dice_before
-        if not is_current(out / file, kept):
-            write_case(out / file, view)
-    return IndexRow(
-        file if kept.is_file() else "",
-        str(job.manifest.get("scan") or row.subject),
+def _left_out(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"{count} finished {'run' if count == 1 else 'runs'} in jobs/ not shown: rows.csv does not tell of "
+        f"{'it' if count == 1 else 'them'}. Runs with other settings than the experiment's stay there; those that were "
+        "copied from another machine are taken in by scantune bench with --collect."
+    ]
+
+
+def _failures(folder: Path) -> list[str]:
+    """The jobs that failed and are not done since, by the first two lines of what was noted; many are counted."""
+    told = []
+    for file in sorted((folder / "failed").glob("*.txt")):
+        if not (folder / "jobs" / file.stem).is_dir():
+            title, reason, *_ = [*file.read_text(encoding="utf-8", errors="replace").splitlines(), "", ""]
+            told.append(f"Failed: {title}: {reason} (failed/{file.name})")
+    more = len(told) - MOST
+    return told if more <= 0 else [*told[:MOST], f"Failed: {more} more, in failed/."]
+
+
+def _show(row: Row, folder: Path, out: Path) -> tuple[IndexRow, str]:
+    """Write a run's page, where its scan was kept; its row of the index, and why there is no page where it failed."""
+    file, kept = f"{FOLDER}/{folder.name}.html", folder / "case.npz"
+    manifest: Mapping[str, Any] = {}
+    view, failure = None, ""
+    try:
+        manifest = _read(folder / "manifest.json") if row.job and folder.is_dir() else {}
+        view = _view(_Job(folder, manifest, row), kept) if manifest and kept.is_file() else None
+    except InputError as error:
+        failure = str(error)
+    if view is not None and not is_current(out / file, kept):
+        write_case(out / file, view)
+    shown = IndexRow(
+        "" if view is None else file,
+        str(manifest.get("scan") or " ".join(filter(None, (row.subject, row.session)))),
         row.site,
         row.subject,
         f"{row.method}, seed {row.seed}",
         row.decision,
-        str(job.manifest.get("reason", "")),
-        before,
+        str(manifest.get("reason", "")),
+        None if view is None else view.summary(file).dice_before,
         _known(row.dice),
         _known(row.energy_before),
         _known(row.energy_after),
         _known(row.seconds),
     )
+    return shown, failure
 
 
 def _known(value: float) -> float | None:
@@ -114,6 +142,7 @@ def _known(value: float) -> float | None:
 
 
 def _view(job: _Job, kept: Path) -> CaseView:
+    trace = _read(job.folder / "trace.json")
     try:
         with np.load(kept, allow_pickle=False) as arrays:
             parts = {name: arrays[name] for name in arrays.files}
@@ -126,7 +155,7 @@ def _view(job: _Job, kept: Path) -> CaseView:
             parts["after"],
             labels,
             job.entry,
-            _read(job.folder / "trace.json"),
+            trace,
             reference,
             job.row.site,
             job.row.subject,

@@ -18,13 +18,19 @@ _COLUMNS = (
 )
 
 
-def write_index(path: str | Path, rows: Sequence[IndexRow], title: str) -> None:
+def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> None:
     """Write the index of scans whose pages lie beside it, or in folders beside it.
+
+    Args:
+        path: The file.
+        rows: The scans.
+        title: Above the table.
+        notes: Sentences below the table about what is not in it.
 
     Raises:
         InputError: The file cannot be written.
     """
-    write_text(path, index_page(rows, title))
+    write_text(path, index_page(rows, title, notes))
 
 
 def is_index(path: Path) -> bool:
@@ -64,7 +70,7 @@ def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> 
     return True
 
 
-def index_page(rows: Sequence[IndexRow], title: str) -> str:
+def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> str:
     """The HTML of the index; without scripts it is a plain table."""
     shown = [number for number, (name, _) in enumerate(_COLUMNS) if _is_known(name, rows)]
     heads = "".join(
@@ -75,6 +81,7 @@ def index_page(rows: Sequence[IndexRow], title: str) -> str:
     decisions = Counter(row.decision for row in rows if row.decision)
     told = ", ".join(f"{count} {text(decision)}" for decision, count in decisions.most_common())
     scans = len({(row.site, row.name) for row in rows})
+    listed = "".join(f"<li>{text(note)}</li>" for note in notes)
     counted = f"{scans} {'scan' if scans == 1 else 'scans'}" + (f", {len(rows)} runs" if len(rows) > scans else "")
     return page(
         f"{title} - scantune",
@@ -88,7 +95,7 @@ Dice is the mean over structures, energy is in nats; less is closer to the train
 </header>
 <main><div class="scroll"><table class="cases"><thead><tr>{heads}</tr></thead>
 <tbody>
-{body}</tbody></table></div></main>
+{body}</tbody></table></div>{f"<h2>Not in the table</h2><ul>{listed}</ul>" if notes else ""}</main>
 <footer><p>For research use only. Click on a heading to sort by it.</p></footer>""",
         {},
         asset("assets/index.js"),
