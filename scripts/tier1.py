@@ -31,8 +31,9 @@ from scantune.engines import Ended, LocalEngine, Settings
 from scantune.experiment import Experiment
 from scantune.graph import Graph, Selection, expand
 from scantune.jobs import Adaptation, FineTuning, Job, Training
-from scantune.sources import Simulated
+from scantune.sources import SPLITS, Simulated, Source
 from scantune.store import Store
+from scantune.trials import SimulatedTrial
 from scantune.words import table_of_words
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")
@@ -115,21 +116,26 @@ class Ahead:
 
 
 def units(jobs: Sequence[Job]) -> tuple[list[Unit], list[Unit]]:
-    """The people that jobs need: those that networks are trained on from scratch, and all others by urgency."""
+    """The people that jobs need: those that networks and what belongs to them are made from, then others by urgency."""
     first: dict[Unit, None] = {}
     later: dict[Unit, None] = {}
     for job in jobs:
-        if isinstance(job, Training) and isinstance(job.plan.source, Simulated):
-            source = job.plan.source
-            centre = source.centre or source.known.source
-            for split in ("train", "validation"):
-                asked = getattr(source, split)
-                count = source.known.centres[centre].splits[split] if asked is None else asked
-                people = ((_any(source), centre, split, number) for number in range(count))
-                (later if isinstance(job, FineTuning) else first).update(dict.fromkeys(people))
-        elif isinstance(job, Adaptation) and isinstance(getattr(job.trial, "source", None), Simulated):
-            later[_any(job.trial.source), job.trial.site, "test", job.trial.number] = None  # type: ignore[attr-defined]
+        if isinstance(job, Adaptation):
+            if isinstance(job.trial, SimulatedTrial):
+                later[_any(job.trial.source), job.trial.site, "test", job.trial.number] = None
+            continue
+        plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
+        (later if isinstance(job, FineTuning) else first).update(dict.fromkeys(_trained_on(plan.source)))
     return list(first), [unit for unit in later if unit not in first]
+
+
+def _trained_on(source: Source) -> Iterable[Unit]:
+    if isinstance(source, Simulated):
+        centre = source.centre or source.known.source
+        for split in SPLITS:
+            asked = getattr(source, split)
+            for number in range(source.known.centres[centre].splits[split] if asked is None else asked):
+                yield _any(source), centre, split, number
 
 
 def _any(source: Simulated) -> Simulated:

@@ -64,6 +64,8 @@ def test_scans_are_simulated_once_for_all_jobs_those_to_train_on_first(tier1, gr
     tests = [centre for _, centre, split, _ in later if split == "test"]
     assert sorted(tests) == ["PM", "UCL", "USZ", "VU"]
     assert len(later) == 3 * 7 + 4 == len(set(later))
+    helpers = [job for job in tier1.ordered([graphs["spine"]], people=1) if job.kind == "helper"]
+    assert tier1.units(helpers) == (first, [])
 
 
 def row(method, person, dice, decision="kept", site="USZ"):
