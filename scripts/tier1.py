@@ -26,11 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from scantune.bench import Ledger, Observer, Summary, Work, bench, missing
+from scantune.bench import Ledger, Observer, Summary, Work, bench, experiment_text, missing
 from scantune.engines import Ended, LocalEngine, Settings
 from scantune.experiment import Experiment
 from scantune.graph import Graph, Selection, expand
 from scantune.jobs import Adaptation, FineTuning, Job, Training
+from scantune.scans import write_text
 from scantune.sources import SPLITS, Simulated, Source
 from scantune.store import Store
 from scantune.trials import SimulatedTrial
@@ -39,12 +40,14 @@ from scantune.words import table_of_words
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")
 SEGMENTATION = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
 REGISTRATION = ("ae", "foe-cnn", "foe-cnn-pca")
-COLLAPSING = {"method": "entropy", "preset": "paper", "steps": 50, "options": {"learning_rate": 1e-3}}
-HELPERS = {"iterations": 2000, "validate_every": 500}
+COLLAPSING = {"method": "entropy", "preset": "paper", "steps": 30, "options": {"learning_rate": 1e-3}}
+COLLAPSES = ("prostate", "cardiac", "spine")
+"""Where entropy minimisation is also run at a learning rate that lets it collapse."""
+HELPERS = {"iterations": 1000, "validate_every": 250}
 """Of the helper networks of dae and ae alike; the paper's are 50 000 and 25 000."""
 COMMON = {
     "train": {"iterations": 10_000, "checkpoint_every": 1000, "compile": False},
-    "supervised": {"iterations": 1000, "validate_every": 250},
+    "supervised": {"iterations": 500, "validate_every": 125},
     "adapt": {"preset": "fast"},
     "experiment": {"seeds": [0], "keep": 0, "watch": [], "tier": 1},
 }
@@ -60,8 +63,9 @@ def experiment(name: str, words: Sequence[str] = ()) -> Experiment:
     methods = REGISTRATION if name == "registration" else SEGMENTATION
     rows = {f"{method}, guarded": {"method": method, "guard": True} for method in methods}
     helpers = {"ae": HELPERS}
-    if name != "registration":
+    if name in COLLAPSES:
         rows |= {"entropy, 1e-3": COLLAPSING, "entropy, 1e-3 guarded": {**COLLAPSING, "guard": True}}
+    if name != "registration":
         helpers["dae"] = DENOISER
     compared = ["baseline", "strong baseline", *methods, *rows, "supervised"]
     tables = {**COMMON, "helpers": helpers}
@@ -231,10 +235,13 @@ def run(arguments: argparse.Namespace) -> None:
     store = Store(arguments.store)
     arguments.store.mkdir(parents=True, exist_ok=True)
     cache = str((arguments.store / "scans").resolve())
-    graphs = {name: expand(experiment(name, arguments.set), cache) for name in arguments.only}
+    experiments = {name: experiment(name, arguments.set) for name in arguments.only}
+    graphs = {name: expand(one, cache) for name, one in experiments.items()}
     jobs = ordered(graphs.values(), arguments.people)
     with store.alone():
         store.open()
+        for name, one in experiments.items():
+            write_text(arguments.store / f"{name}.toml", experiment_text(one))
         left = missing(jobs, store)
         ahead = Ahead(left, arguments.simulators)
         summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
@@ -249,12 +256,12 @@ def run(arguments: argparse.Namespace) -> None:
 def collect(arguments: argparse.Namespace) -> None:
     """A bench folder for every experiment, of the jobs that are done."""
     for name in arguments.only:
-        folder = arguments.store / name
+        folder, made = arguments.store / name, Experiment.read(arguments.store / f"{name}.toml")
         folder.mkdir(exist_ok=True)
         if not (folder / "jobs").is_symlink():
             shutil.rmtree(folder / "jobs", ignore_errors=True)
             (folder / "jobs").symlink_to(Path("..") / "jobs")
-        summary = bench(experiment(name, arguments.set), folder, None)
+        summary = bench(made, folder, None)
         say(f"{name}: {len(summary.rows)} rows of {len({row.job for row in summary.rows})} runs")
 
 

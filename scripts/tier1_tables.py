@@ -1,6 +1,6 @@
 """The results of tier 1: rows, and a page with all tables.
 
-    python scripts/tier1_tables.py rows STORE --out results        # results/tier1-prostate.csv, ..., tier1-networks.csv
+    python scripts/tier1_tables.py rows STORE --out results        # results/tier1-prostate.csv, .toml, ...
     python scripts/tier1_tables.py page results > results/tier1.md
 
 STORE is what `scripts/tier1.py run` and `collect` made. Only people of whom every row is finished count, so that all
@@ -10,13 +10,14 @@ rows are of the same people.
 import argparse
 import csv
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
-from tier1 import LOG, NAMES, experiment
+from tier1 import LOG, NAMES
 
 from scantune.experiment import Experiment
 from scantune.report import joined
@@ -38,9 +39,13 @@ Changes = dict[Run, tuple[float, float, str]]
 def rows(arguments: argparse.Namespace) -> None:
     """Write the rows of the people that are complete."""
     for name in NAMES:
+        made = arguments.store / name / "experiment.toml"
+        if not made.exists():
+            continue
         found = read_rows(arguments.store / name)
-        kept = [_rounded(row) for row in complete(found, experiment(name))]
+        kept = [_rounded(row) for row in complete(found, Experiment.read(made), TRAINING_SITES[name])]
         write_rows(arguments.out / f"tier1-{name}.csv", kept)
+        shutil.copy(made, arguments.out / f"tier1-{name}.toml")
         print(f"{name}: {len(kept)} of {len(found)} rows")
     with (arguments.store / LOG).open(newline="") as file, (arguments.out / NETWORKS).open("w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
@@ -50,14 +55,19 @@ def rows(arguments: argparse.Namespace) -> None:
                 writer.writerow([name, kind, what, seconds])
 
 
-def complete(found: Sequence[Row], wanted: Experiment) -> list[Row]:
-    """The rows of people of whom an experiment's every row is there, for each of their sessions."""
+def complete(found: Sequence[Row], wanted: Experiment, home: str) -> list[Row]:
+    """The rows of people of whom an experiment's every row is there, for each of their sessions.
+
+    Args:
+        found: All rows.
+        wanted: The experiment.
+        home: The centre that networks were trained at, where some rows are not wanted.
+    """
     there: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     sessions: dict[str, set[str]] = defaultdict(set)
     for row in found:
         there[row.site, row.subject].add((row.method, row.session))
         sessions[row.site].add(row.session)
-    home = TRAINING_SITES[wanted.name]
     whole = {
         (site, person)
         for (site, person), own in there.items()
@@ -75,13 +85,14 @@ def page(arguments: argparse.Namespace) -> None:
     """Print all tables."""
     files = {name: arguments.results / f"tier1-{name}.csv" for name in NAMES}
     there = {name: path for name, path in files.items() if path.exists() and len(path.read_text().splitlines()) > 1}
-    study = Study.of(joined([read_scores(path, experiment(name).table.score) for name, path in there.items()]))
-    print("\n".join(_page(study, there, arguments.results)))
+    made = {name: Experiment.read(path.with_suffix(".toml")) for name, path in there.items()}
+    study = Study.of(joined([read_scores(path, made[name].table.score) for name, path in there.items()]))
+    print("\n".join(_page(study, there, made, arguments.results)))
 
 
-def _page(study: Study, files: dict[str, Path], results: Path) -> Iterator[str]:
+def _page(study: Study, files: dict[str, Path], made: dict[str, Experiment], results: Path) -> Iterator[str]:
     yield "# Tier 1: every method at every simulated centre\n"
-    yield _told(files)
+    yield _told(files, made)
     for name in SHOWN:
         table = TABLES[name](study)
         if table is not None:
@@ -91,24 +102,30 @@ def _page(study: Study, files: dict[str, Path], results: Path) -> Iterator[str]:
     yield from _times(study, results)
 
 
-def _told(files: dict[str, Path]) -> str:
-    one = experiment("prostate")
-    people = {name: len({(r.site, r.subject) for r in read_rows(path)}) for name, path in files.items()}
+def _told(files: dict[str, Path], made: dict[str, Experiment]) -> str:
+    every = [row for path in files.values() for row in read_rows(path)]
+    people = {name: len({(r.site, r.subject) for r in every if r.cohort == name}) for name in files}
     missing = [name for name in NAMES if name not in files]
-    commits = sorted({row.commit for path in files.values() for row in read_rows(path)})
-    devices = sorted({row.device for path in files.values() for row in read_rows(path)})
-    return (
-        f"All scans are simulated. One training run; networks: {one.recipe.train.iterations} iterations, the helper "
-        f"networks of dae and ae: {one.recipe.helpers['dae']['iterations']} and "
-        f"{one.recipe.helpers['ae']['iterations']} (the paper's: 50 000 and 25 000; the denoiser on a grid of half the "
-        f"resolution), the supervised benchmark: {one.supervised().iterations} further ones. Preset `fast`. People, "
-        f"all centres together: {', '.join(f'{name} {count}' for name, count in people.items())}"
-        + (f"; **not finished**: {', '.join(missing)}" if missing else "")
-        + f". Made on {', '.join(devices)} by scantune {', '.join(commits)}:\n\n"
-        "```\npython scripts/tier1.py run STORE\npython scripts/tier1.py collect STORE\n"
-        "python scripts/tier1_tables.py rows STORE --out results\n"
-        "python scripts/tier1_tables.py page results > results/tier1.md\n```\n"
+    one = next(iter(made.values()))
+    helpers = {method: table["iterations"] for method, table in one.recipe.helpers.items()}
+    sentences = (
+        f"All scans are simulated. One training run. Networks: {one.recipe.train.iterations} iterations of "
+        f"{one.recipe.train.batch} slices; the networks that methods need beside: "
+        f"{', '.join(f'{method} {count}' for method, count in helpers.items())} iterations (the paper's: dae 50000, ae "
+        "25000), the denoiser on a grid of half the resolution; the supervised benchmark: "
+        f"{one.supervised().iterations} further iterations (the paper's: 5000). Preset `fast`.",
+        f"People, all centres together: {', '.join(f'{name} {count}' for name, count in people.items())}.",
+        *([f"**Not finished**: {', '.join(missing)}."] if missing else []),
+        f"Made on {', '.join(sorted({row.device for row in every}))} by scantune "
+        f"{', '.join(sorted({row.commit for row in every}))}; `tier1-NAME.toml` beside the rows is the experiment:",
     )
+    commands = (
+        "python scripts/tier1.py run STORE",
+        "python scripts/tier1.py collect STORE",
+        "python scripts/tier1_tables.py rows STORE --out results",
+        "python scripts/tier1_tables.py page results > results/tier1.md",
+    )
+    return "\n".join([*sentences, "", "```", *commands, "```", ""])
 
 
 def changes(study: Study, columns: Iterable[Column], method: str, guarded: str) -> Changes:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from scantune.bench import experiment_text
 from scantune.graph import expand
 from scantune.jobs import Adaptation
 from scantune.rows import Row, write_rows
@@ -29,7 +30,7 @@ def test_every_method_has_a_guarded_row_that_differs_by_the_guard_alone(tier1):
     for name in tier1.NAMES:
         rows = tier1.experiment(name).rows
         guarded = [row for row in rows if row.endswith("guarded")]
-        assert len(guarded) == (3 if name == "registration" else 7)
+        assert len(guarded) == (3 if name == "registration" else 6 + (name in tier1.COLLAPSES))
         for row in guarded:
             plain = rows[row.removesuffix("guarded").rstrip(" ,")]
             assert rows[row].guard and not plain.guard
@@ -91,18 +92,20 @@ def made_up(tier1, tmp_path, monkeypatch):
 
 def test_people_without_every_row_do_not_count(made_up):
     tables, wanted, rows, _ = made_up
-    assert {one.subject for one in tables.complete(rows, wanted)} == {"one", "two", "three"}
-    assert {one.subject for one in tables.complete(rows[1:], wanted)} == {"two", "three"}
+    assert {one.subject for one in tables.complete(rows, wanted, "PM")} == {"one", "two", "three"}
+    assert {one.subject for one in tables.complete(rows[1:], wanted, "PM")} == {"two", "three"}
 
 
 def test_the_page_says_what_the_guard_did(made_up, capsys):
     tables, wanted, rows, folder = made_up
-    write_rows(folder / "tier1-spine.csv", tables.complete(rows, wanted))
+    write_rows(folder / "tier1-spine.csv", tables.complete(rows, wanted, "PM"))
+    (folder / "tier1-spine.toml").write_text(experiment_text(wanted))
     tables.page(Namespace(results=folder))
     printed = capsys.readouterr().out
     assert (
         "| spine, foe-cnn-pca | 2 | 1, 0 | 1, 1 | 1 of 1 | 1 of 2 | +0.0250 of +0.0000 | +0.000 of -0.100 |" in printed
     )
     assert "| spine, USZ | 2 | 0.700 | 0.700 | 0.725 | +0.000 | 1 | 1 | 0 |" in printed
-    assert "**not finished**: prostate, cardiac, brain, wmh, registration" in printed
+    assert "**Not finished**: prostate, cardiac, brain, wmh, registration" in printed
     assert "| foe-cnn-pca | 1.50 |" in printed
+    assert "10000 iterations of 16 slices" in printed and "spine 3." in printed
