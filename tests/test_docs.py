@@ -5,19 +5,22 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
+import tyro
 
 import scantune
 from conftest import toy_scan
-from scantune.cli import main
+from scantune.cli import COMMANDS, main
 from test_readme import blocks, desk, require_model, targets  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 START = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+PAGES = [*ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 NETWORK = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
 
 
@@ -117,3 +120,53 @@ def test_python_of_the_networks_page_runs(tmp_path, monkeypatch, capsys):
         exec(compile(block.values[0], "network.md", "exec"), names)
     assert names["labels"].shape == (4, 48, 48)
     assert capsys.readouterr().out.split()[0] in ("kept", "rolled", "skipped")
+
+
+def words_of(line):
+    """The words of a command as a shell takes them, comments left out."""
+    return shlex.split(line, comments=True)
+
+
+def printed(program):
+    """Every command of a program that pages print in blocks, and those in the middle of sentences."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+        lines = re.findall(rf"^{program} .*$", fenced.replace("\\\n", " "), re.MULTILINE)
+        spans = re.findall(rf"`({program} [^`]*)`", re.sub(r"^```\w*\n.*?^```$", "", text, flags=re.DOTALL | re.M))
+        found += [pytest.param(words_of(line), True, id=f"{page.name}: {line[:60]}") for line in lines]
+        found += [pytest.param(words_of(" ".join(s.split())), False, id=f"{page.name}: {s[:60]}") for s in spans]
+    return found
+
+
+@pytest.mark.parametrize(("words", "whole"), printed("scantune"))
+def test_every_printed_command_is_one(words, whole):
+    _, name, *rest = words
+    if name.startswith(("-", "COMMAND")):
+        return
+    flags = {f"--{field.name.replace('_', '-')}" for field in fields(COMMANDS[name])} | {"--help"}
+    assert {word for word in rest if word.startswith("--")} <= flags
+    if whole and "..." not in rest:
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=words[1:])
+
+
+@pytest.mark.parametrize(("words", "whole"), printed("python"))
+def test_every_printed_script_is_there_and_knows_its_flags(words, whole):
+    if words[1] == "-m":
+        folder = ROOT / words[2]
+        assert folder.is_dir()
+        text = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    else:
+        text = (ROOT / words[1]).read_text(encoding="utf-8")
+    for flag in (word for word in words[2:] if word.startswith("--")):
+        assert f'"{flag}"' in text, flag
+
+
+@pytest.mark.parametrize("name", ["brain", "methods", "registration", "shift"])
+def test_tables_of_a_page_are_those_that_scripts_wrote(name):
+    written = {line for file in ROOT.glob("results/*.md") for line in file.read_text(encoding="utf-8").splitlines()}
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    shown = [line for line in page.splitlines() if len(re.findall(r"\| [^|]*\d\.\d{3}\b", line)) > 1]
+    assert len(shown) >= 9
+    assert not [line for line in shown if line not in written]
