@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from argparse import Namespace
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +17,11 @@ import pytest
 
 from scantune.bench import bench
 from scantune.engines import ENGINES, Ended, LocalEngine, Settings
+from scantune.engines.base import carry_out
+from scantune.errors import InputError
 from scantune.experiment import Experiment
 from scantune.graph import Selection
+from scantune.jobs import Place
 from scantune.rows import read_rows
 from scantune.store import Store
 from test_bench import run, timeless
@@ -168,6 +173,33 @@ def test_a_job_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
         ended = awaited(lambda: engine.wait(0.5))
     assert ended == [Ended("f00", "Its process died 2 times; was there enough memory?")]
     assert not (tmp_path / "jobs" / "f00").exists()
+
+
+@dataclass(frozen=True)
+class Ringed:
+    """Leaves behind what only a search for rings of references finds, and fails or not."""
+
+    left: list
+    fails: bool
+    key: str = "f00"
+
+    def run(self, place, out, tell):
+        ring = Namespace()
+        ring.itself = ring
+        self.left.append(weakref.ref(ring))
+        if self.fails:
+            raise InputError("It fails.")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_leaves_the_memory_of_a_gpu_to_others(fails, tmp_path, monkeypatch):
+    store, left, found = Store(tmp_path), [], []
+    store.open()
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: found.append(left[0]()))
+    ended = carry_out(Ringed(left, fails), Place(store.finished, store.running, "cpu"), store)
+    assert ended.reason == ("It fails." if fails else "")
+    assert found == [None]
 
 
 def test_models_go_through_the_object_store_once(path, cluster, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The contract of an engine: takes jobs, runs some at a time, and tells when one ended."""
 
+import gc
 import os
 import socket
 import time
@@ -8,6 +9,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import torch
 
 from scantune.errors import InputError
 from scantune.jobs import Job, Place
@@ -111,7 +114,16 @@ def carry_out(job: Job, place: Place, store: Store, told: Store | None = None) -
     except Exception as error:  # one job must not take the others with it
         what = " ".join(str(error).split())[:300] or "no message"
         return Ended(job.key, f"An unforeseen {type(error).__name__}: {what}", traceback.format_exc())
+    finally:
+        _let_go()
     return Ended(job.key)
+
+
+def _let_go() -> None:
+    """Give a GPU's memory back that was kept for more of the same: jobs of other processes may need it."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()  # recorded steps, whose memory nobody else can have, are held by rings of references
+        torch.cuda.empty_cache()
 
 
 class _Teller:
