@@ -30,7 +30,7 @@ from scantune.bench import Ledger, Observer, Summary, Work, bench, experiment_te
 from scantune.engines import Ended, LocalEngine, Settings
 from scantune.experiment import Experiment
 from scantune.graph import Graph, Selection, expand
-from scantune.jobs import Adaptation, FineTuning, Job, Training
+from scantune.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
 from scantune.scans import write_text
 from scantune.sources import SPLITS, Simulated, Source
 from scantune.store import Store
@@ -83,8 +83,7 @@ def _of(name: str, typed: dict[str, object]) -> dict[str, object]:
 def ordered(graphs: Iterable[Graph], people: int) -> list[Job]:
     """The jobs of all experiments: networks in the order of what waits for them, then person by person."""
     jobs = [job for graph in graphs for job in graph.chosen(Selection(count=people))]
-    ends = [job for job in jobs if isinstance(job, Adaptation)]
-    strong = {job.network.key for job in ends if job.prior is not None}
+    urgent = strong(jobs)
 
     def urgency(job: Job) -> tuple[int, int]:
         if isinstance(job, Adaptation):
@@ -92,10 +91,15 @@ def ordered(graphs: Iterable[Graph], people: int) -> list[Job]:
         if isinstance(job, FineTuning):
             return 3, 0
         if isinstance(job, Training):
-            return (0 if job.key in strong else 1), 0
+            return (0 if job.key in urgent else 1), 0
         return 2, 0
 
     return sorted(jobs, key=urgency)
+
+
+def strong(jobs: Iterable[Job]) -> list[str]:
+    """Keys of the networks that have a prior: almost all jobs wait for one of them."""
+    return list(dict.fromkeys(job.network.key for job in jobs if isinstance(job, PriorFitting)))
 
 
 class Ahead:
@@ -163,11 +167,21 @@ def _same(source: Simulated) -> Simulated:
 
 
 class Pool(LocalEngine):
-    """Processes that get ready while scans are simulated."""
+    """Processes that get ready while scans are simulated.
 
-    def __init__(self, store: Store, settings: Settings, ahead: Ahead) -> None:
+    Until the networks that most jobs wait for are there, only as many work as there are of these: a run that is stopped
+    early has some networks rather than halves of twice as many.
+    """
+
+    def __init__(self, store: Store, settings: Settings, ahead: Ahead, urgent: Sequence[str]) -> None:
         super().__init__(store, settings)
-        self.ahead = ahead
+        self.ahead, self.urgent = ahead, urgent
+
+    @property
+    def slots(self) -> int:
+        """All processes, or as many as there are urgent jobs."""
+        waiting = self.workers and not all(self.store.has(key) for key in self.urgent)
+        return min(super().slots, len(self.urgent)) if waiting else super().slots
 
     def start(self) -> None:
         """Start both."""
@@ -245,7 +259,8 @@ def run(arguments: argparse.Namespace) -> None:
         left = missing(jobs, store)
         ahead = Ahead(left, arguments.simulators)
         summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
-        make = functools.partial(Pool, settings=Settings(arguments.workers, 1, arguments.device), ahead=ahead)
+        settings, urgent = Settings(arguments.workers, 1, arguments.device), strong(jobs)
+        make = functools.partial(Pool, settings=settings, ahead=ahead, urgent=urgent)
         journal = Journal(arguments.store / LOG, {job.key: name for name, own in graphs.items() for job in _all(own)})
         every = Graph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))
         Work(store, Quiet(store, every), journal, summary).do(left, make)

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from scantune.bench import experiment_text
+from scantune.engines import Settings
 from scantune.graph import expand
 from scantune.jobs import Adaptation
 from scantune.rows import Row, write_rows
 from scantune.sources import Simulated
+from scantune.store import Store
 from scantune.study import TRAINING_SITES
 from test_scripts import script
 
@@ -53,6 +55,19 @@ def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs
     assert numbers == sorted(numbers) and set(numbers) == {0, 1}
     place = {job.key: number for number, job in enumerate(jobs)}
     assert all(place[needed.key] < place[job.key] for job in jobs for needed in job.inputs)
+
+
+def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
+    store = Store(tmp_path)
+    store.open()
+    pool = tier1.Pool(store, Settings(workers=5), ahead=None, urgent=["one", "two"])
+    assert pool.slots == 5  # processes to start
+    pool.workers = [None] * 5
+    assert pool.slots == 2
+    (store.finished / "one").mkdir()
+    assert pool.slots == 2
+    (store.finished / "two").mkdir()
+    assert pool.slots == 5
 
 
 def test_scans_are_simulated_once_for_all_jobs_those_to_train_on_first(tier1, graphs):
