@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
-from scantune.batch import Outcome
+from scantune.adaptdisplay import Display, expected_seconds, outcome_table
 from scantune.cli import COMMANDS, Adapt, main
 from scantune.errors import InputError
 from scantune.methods import METHODS
+from scantune.outcomes import Outcome
 from scantune.preprocess import Preprocessing
 from scantune.resultcommands import parse_labels
-from scantune.terminal import Display, console, duration, expected_seconds, outcome_table
+from scantune.terminal import console, duration
 
 AFFINE = np.array([[0.0, 1.5, 0.0, -9.0], [-1.5, 0.0, 0.0, 4.0], [0.0, 0.0, 4.0, 2.0], [0.0, 0.0, 0.0, 1.0]])
 

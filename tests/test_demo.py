@@ -12,12 +12,12 @@ from matplotlib.image import imread
 from sklearn.metrics import f1_score
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model
-from scantune.batch import Observer
 from scantune.cli import main
 from scantune.demo import demo
 from scantune.errors import InputError
 from scantune.evaluate import COLUMNS
 from scantune.guard import Decision
+from scantune.outcomes import Observer
 from scantune.preprocess import Preprocessing
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
 from scantune.scans import LabelMap, write_image, write_labels

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from scantune.adaptdisplay import Display, outcome_table
 from scantune.autoencoding import Autoencoding
-from scantune.batch import Outcome
-from scantune.terminal import Display, TrainingDisplay, console, listed, outcome_table
+from scantune.outcomes import Outcome
+from scantune.terminal import console, listed
 from scantune.train import Progress
+from scantune.trainingdisplay import TrainingDisplay
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def screen():
 def clock(monkeypatch):
     """A clock that the test sets."""
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr("scantune.terminal.time", SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr("scantune.trainingdisplay.time", SimpleNamespace(monotonic=lambda: now.seconds))
     return now
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import scantune
-from scantune import terminal
+from scantune import trainingdisplay
 from scantune.cli import main
 from scantune.errors import InputError
 from scantune.fit import fit
@@ -423,7 +423,7 @@ def test_a_start_that_does_not_suit_the_recipe_is_told(half, site, change, told,
 
 def test_an_interrupted_training_goes_on_from_its_run_file_and_removes_it(recipe, tmp_path, monkeypatch, capsys):
     words = ["train", recipe, "--out", tmp_path / "cut.safetensors"]
-    update, seen = terminal.TrainingDisplay.update, []
+    update, seen = trainingdisplay.TrainingDisplay.update, []
 
     def stop_at_four(display, at):
         seen.append(at.iteration)
@@ -431,7 +431,7 @@ def test_an_interrupted_training_goes_on_from_its_run_file_and_removes_it(recipe
         if at.iteration == 4 and seen.count(4) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(terminal.TrainingDisplay, "update", stop_at_four)
+    monkeypatch.setattr(trainingdisplay.TrainingDisplay, "update", stop_at_four)
     assert scantune_command(monkeypatch, *words)[0] == 130
     assert "What is finished is kept" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [".cut.safetensors.run"]

@@ -6,7 +6,7 @@ Nothing heavy is imported at the top, so that a mistyped path is told at once.
 import hashlib
 import logging
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scantune import __version__
 from scantune.errors import InputError, ScanError, told
 from scantune.filenames import scan_name
+from scantune.outcomes import Observer, Outcome
 from scantune.outputs import Entry, OutputFolder, read_manifest, require_writable
 
 if TYPE_CHECKING:
@@ -45,45 +46,6 @@ class AdaptSettings:
     def asks_for(self) -> dict[str, Any]:
         """Return what decides the result: everything but the device."""
         return {name: value for name, value in asdict(self).items() if name != "device"}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one scan in this run.
-
-    Attributes:
-        name: The scan.
-        status: `already done` is the work of an earlier run.
-        entry: What the manifest tells: decision, reason, energies, volumes, outputs, ...
-    """
-
-    name: str
-    status: Literal["done", "already done", "failed"]
-    entry: Entry
-
-    @property
-    def is_bad_input(self) -> bool:
-        """Whether the scan itself is to blame for the failure."""
-        return self.status == "failed" and "traceback" not in self.entry
-
-
-class Observer:
-    """Looks on while scans are adapted; this one does nothing."""
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Learn which scans are about to be adapted, those already done left out."""
-
-    def start(self, name: str) -> None:
-        """Learn that the work on a scan begins."""
-
-    def step(self, step: int, steps: int) -> None:
-        """Learn that a step of the present scan is done."""
-
-    def end(self, outcome: Outcome) -> None:
-        """Learn what became of a scan."""
-
-    def remark(self, sentence: str) -> None:
-        """Learn of something that concerns no scan alone and hinders none."""
 
 
 def adapt_scans(

@@ -15,13 +15,14 @@ import tyro
 from tyro.conf import Positional, arg
 
 from scantune import __version__
-from scantune.batch import AdaptSettings, Outcome, adapt_scans
+from scantune.batch import AdaptSettings, adapt_scans
 from scantune.benchcommand import Bench
 from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
 from scantune.exits import BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN, complain
 from scantune.filenames import find_scans
+from scantune.outcomes import Outcome
 from scantune.resultcommands import Evaluate, Info, Report
 
 
@@ -89,9 +90,10 @@ class Adapt:
             self.stop,
             self.site,
         )
-        from scantune import terminal
+        from scantune.adaptdisplay import Display
+        from scantune.terminal import console
 
-        with terminal.Display(terminal.console(stderr=True)) as display:
+        with Display(console(stderr=True)) as display:
             outcomes = adapt_scans(
                 scans,
                 self.model,
@@ -114,12 +116,13 @@ class Adapt:
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:
         from scantune import terminal
+        from scantune.adaptdisplay import outcome_table
 
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(outcomes) == len(failed) == 1:
             return complain(failed[0].entry["reason"])
         screen = terminal.console()
-        screen.print(terminal.outcome_table(outcomes))
+        screen.print(outcome_table(outcomes))
         for outcome in outcomes:
             if outcome.entry["decision"] == "rolled back":
                 terminal.say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")

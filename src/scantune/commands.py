@@ -59,6 +59,7 @@ class Train:
         from scantune import terminal
         from scantune.modelfile import load
         from scantune.settings import FINE_TUNING, read_recipe
+        from scantune.trainingdisplay import TrainingDisplay
         from scantune.workflow import PRECISIONS, Plan, train_model
 
         names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
@@ -69,7 +70,7 @@ class Train:
         plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root}))
         checkpoint = self.out.with_name(f".{self.out.name}.run")
         screen = terminal.console(stderr=True)
-        with terminal.TrainingDisplay(screen, recipe.train.iterations) as display:
+        with TrainingDisplay(screen, recipe.train.iterations) as display:
             model = train_model(
                 plan,
                 start=start,
@@ -153,15 +154,16 @@ class Fit:
             return fit_model(model, plan, settings=chosen, device=self.device, command=_command())
 
     def _helper(self, model: "Model", plan: "Plan", settings: dict[str, Any], checkpoint: Path) -> "Model":
-        from scantune import terminal
         from scantune.helpers import TRAINERS
         from scantune.settings import settings_from_table
+        from scantune.terminal import console
+        from scantune.trainingdisplay import TrainingDisplay
         from scantune.workflow import fit_helper
 
         kind = TRAINERS[self.method].settings
         table = {**plan.recipe.helpers.get(self.method, {}), **settings}
         iterations = settings_from_table(kind, table, f"the settings of {self.method}").iterations
-        with terminal.TrainingDisplay(terminal.console(stderr=True), iterations) as display:
+        with TrainingDisplay(console(stderr=True), iterations) as display:
             return fit_helper(
                 model,
                 plan,
@@ -209,14 +211,15 @@ class Demo:
     def run(self) -> int:
         """Adapt to all scans, then show scores and where the figures are."""
         from scantune import terminal
+        from scantune.adaptdisplay import DemoDisplay, demo_table
         from scantune.demo import demo
 
-        with terminal.DemoDisplay(terminal.console(stderr=True)) as display:
+        with DemoDisplay(terminal.console(stderr=True)) as display:
             showings = demo(
                 self.model, self.out, centres=self.centres, steps=self.steps, device=self.device, observer=display
             )
         screen = terminal.console()
-        screen.print(terminal.demo_table(showings))
+        screen.print(demo_table(showings))
         for showing in showings:
             if showing.result.decision.action == "rolled back":
                 terminal.say(screen, f"{showing.centre} was rolled back: {showing.result.decision.reason}")

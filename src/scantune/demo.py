@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean
 
 from scantune.adapt import PRESETS, adapt
-from scantune.batch import Observer, Outcome
 from scantune.devices import find_device
 from scantune.errors import InputError
 from scantune.methods import METHODS, Equipment
 from scantune.metrics import dice
 from scantune.modelfile import Model, load
+from scantune.outcomes import Observer, Outcome
 from scantune.outputs import require_writable
 from scantune.plots import case_figure, save_figure
 from scantune.results import Result
