@@ -13,8 +13,9 @@ from scantune import FieldOfExperts, InputError
 from scantune.densities import DENSITIES, DIVERGENCES
 from scantune.fit import fit
 from scantune.methods import METHODS, Equipment
-from scantune.methods.foe import FoEOptions, _alike
-from scantune.networks import Half, Single
+from scantune.methods.foe import FoEOptions
+from scantune.methods.measuring import alike
+from scantune.networks import Single
 from scantune.optimise import _Gradients
 from scantune.preprocess import Preprocessing
 from scantune.sampling import WholeVolume
@@ -238,10 +239,10 @@ def test_half_precision_gives_the_objective_and_the_gradient_up_to_rounding(meth
     moving = list(named.values())
     scan = Volume(toy_scan(167)[0] ** 1.5)
     exact = runner._slope(scan.spread(4), moving)
-    runner.precision = Half(runner.network, scan.images.numel())
+    runner.measuring.halve(scan.images.numel())
     half = runner._slope(scan.spread(4), moving)
     assert not torch.equal(half, exact)
-    assert _alike(half, exact)
+    assert alike(half, exact)
     assert runner.finer()
     torch.testing.assert_close(runner._slope(scan.spread(4), moving), exact)
     assert not runner.finer()
@@ -253,10 +254,10 @@ def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_pr
     moving = list(named.values())
     scan = Volume(toy_scan(167)[0] ** 1.5)
     exact = runner._slope(scan.spread(4), moving)
-    runner.precision = Half(runner.network, 2**60)
+    runner.measuring.halve(2**60)
     gradients = _Gradients(runner, moving, Volume(scan.spread(4).images), WholeVolume(), torch.Generator())
     terms = gradients()
-    assert isinstance(runner.precision, Single)
+    assert isinstance(runner.measuring.precision, Single)
     found = torch.cat([terms.objective.detach().view(1), *(parameter.grad.flatten() for parameter in moving)])
     torch.testing.assert_close(found, exact, check_dtype=False)
     runner.finish()

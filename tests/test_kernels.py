@@ -1,15 +1,23 @@
 """Kernels give what their plain twins give; without a GPU, Triton's interpreter runs them."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from scantune.densities.moments import _Moments
+from scantune.experts import Units
+from scantune.kernels.activation import activate, activation_slopes
 from scantune.kernels.bump import bump
+from scantune.kernels.convolution import convolve
 from scantune.kernels.moments import slopes, sums
 from scantune.kernels.upsampling import double
+from scantune.networks import Convolution, fold_batch_norm, quicken
+from scantune.networks.convolution import taps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -87,3 +95,96 @@ def test_layouts_other_than_channels_last_are_read_as_well():
         sums(values, None, torch.zeros(5, device=DEVICE)), sums(features(5), None, torch.zeros(5, device=DEVICE))
     )
     assert_close(double(values), double(features(5)))
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch):
+    """The interpreter takes what lies on a CPU."""
+    monkeypatch.setattr("scantune.networks.convolution.usable", lambda tensor: True)
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "dtype"),
+    [
+        (1, 5, torch.float32),
+        (5, 1, torch.float32),
+        (1, 16, torch.float16),
+        (16, 16, torch.float16),
+    ],
+)
+def test_convolutions_and_their_gradients_are_those_of_the_library(inputs, outputs, dtype, bias):
+    torch.manual_seed(0)
+    plain = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(DEVICE)
+    own = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(DEVICE)
+    own.load_state_dict(plain.state_dict())
+    quicken(own)
+    assert type(own) is Convolution
+    x = features(inputs, dtype).requires_grad_()
+    y = x.detach().float().requires_grad_()
+    found, expected = own(x), plain(y)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, atol=1e-2 if dtype == torch.float16 else 1e-5, rtol=1e-3)
+    back = features(outputs, dtype, seed=3)
+    found.backward(back)
+    expected.backward(back.float())
+    rough = {"atol": 0.05 if dtype == torch.float16 else 1e-4, "rtol": 5e-3}
+    torch.testing.assert_close(x.grad.float(), y.grad, **rough)
+    for ours, theirs in zip(own.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, **rough)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 3),
+        nn.Conv2d(4, 4, 3, 2, 1),
+        nn.Conv2d(4, 4, 3, padding=1, groups=2),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(4, 4, 3, padding=2, dilation=2),
+    ],
+)
+def test_other_convolutions_stay_what_they_are(other):
+    quicken(other)
+    assert type(other) is nn.Conv2d
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "block"), [(16, 16, 16), (16, 16, 128), (48, 32, 64)])
+def test_pixels_that_fill_no_whole_block_are_convolved_too(inputs, outputs, block):
+    values, weights = features(inputs, torch.float16, 0, (1, 5, 5)), features(inputs, torch.float16, 1, (outputs, 3, 3))
+    expected = F.conv2d(values.float(), weights.float(), padding=1)
+    found = convolve(values, taps(weights, torch.float16), block=block)
+    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=1e-2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_activations_moments_and_their_gradient_are_those_of_one_after_the_other(weighted):
+    plain = features(5).requires_grad_()
+    bias, center, total, squares = torch.randn(4, 5, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    weights = (features(1, seed=1) > 0).float() if weighted else None
+    shifted = plain + bias.view(1, -1, 1, 1)
+    moments = _Moments.apply(shifted, weights, center)
+    found, sums_found = activate(plain.detach(), bias, center, weights)
+    assert_close(found, shifted.relu())
+    assert_close(sums_found, moments[1:])
+    back = features(5, seed=3)
+    zeros = torch.zeros_like(total)
+    torch.autograd.backward([shifted.relu(), moments], [back, torch.stack([zeros, total, squares])])
+    offset, factor = total - 2 * squares * center, 2 * squares
+    assert_close(activation_slopes(plain.detach(), bias, weights, offset, factor, back), plain.grad)
+
+
+def test_units_give_what_the_network_gave_and_the_moments_of_its_layers(toy):
+    task = deepcopy(toy.network.task).to(DEVICE).requires_grad_(False)
+    prior = toy.prior.to(torch.device(DEVICE)).folded(fold_batch_norm(task))
+    fields, images = prior.families["cnn"].fields, features(1, size=(2, 32, 32))
+    expected = prior.statistics(task, images)
+    output = task(images)
+    last = prior.families["pca"].experts.layers()
+    units = Units.of(task, {layer: field.center for layer, field in fields.items()}, last)
+    assert set(units.activations) == set(fields) - set(last)
+    torch.testing.assert_close(task(images), output)
+    for layer, moments in units.moments():
+        torch.testing.assert_close(fields[layer].standardised(moments), expected[f"cnn/{layer}"], atol=1e-2, rtol=1e-4)

@@ -2,7 +2,7 @@
 
 from scantune.densities.base import Density, Standard
 from scantune.densities.divergences import DIVERGENCES, Divergence
-from scantune.densities.gaussian import Gaussian, SummarisedGaussian
+from scantune.densities.gaussian import Gaussian, Normal, SummarisedGaussian
 from scantune.densities.histogram import Histogram
 from scantune.densities.kde import ALPHA, KDE
 
@@ -21,6 +21,7 @@ __all__ = [
     "Divergence",
     "Gaussian",
     "Histogram",
+    "Normal",
     "Standard",
     "SummarisedGaussian",
 ]

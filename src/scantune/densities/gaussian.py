@@ -33,9 +33,13 @@ class Normal(Density):
         """Number, sum and sum of squares, `(3, experts)`."""
         if standard is None:
             return moments(values, weights)
-        found = moments(values, weights, standard.center)
-        scale = standard.scale.to(found)
-        return found / torch.stack([torch.ones_like(scale), scale, scale.square()])
+        return Normal.standardised(moments(values, weights, standard.center), standard.scale)
+
+    @staticmethod
+    def standardised(moments: Tensor, scale: Tensor) -> Tensor:
+        """Moments `(3, experts)` about the training mean, in training deviations `(experts,)`."""
+        scale = scale.to(moments)
+        return moments / torch.stack([torch.ones_like(scale), scale, scale.square()])
 
     @staticmethod
     def estimate(statistics: Tensor) -> "Gaussian":

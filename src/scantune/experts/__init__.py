@@ -5,6 +5,7 @@ from scantune.experts.cnn import OUTPUT, CNNExperts
 from scantune.experts.features import LayerChoice, Recorder, Recording, choose_layers, task_network
 from scantune.experts.pca import PatchSettings, PCAExperts
 from scantune.experts.principal import PatchScatter
+from scantune.experts.units import MeasuredReLU, Units
 
 EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
 
@@ -14,11 +15,13 @@ __all__ = [
     "CNNExperts",
     "Experts",
     "LayerChoice",
+    "MeasuredReLU",
     "PCAExperts",
     "PatchScatter",
     "PatchSettings",
     "Recorder",
     "Recording",
+    "Units",
     "choose_layers",
     "task_network",
 ]

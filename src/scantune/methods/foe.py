@@ -10,17 +10,14 @@ from torch import Tensor, nn
 
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
-from scantune.experts import Recorder
 from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.networks import AdaptableNetwork, Half, Precision, Single, fold_batch_norm
+from scantune.methods.measuring import Measuring, alike
+from scantune.networks import AdaptableNetwork, fold_batch_norm
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
 from scantune.volumes import Batch, Volume
 
 FEW = 4
 """Slices by which half precision is compared with single precision."""
-
-OBJECTIVE, GRADIENT = 1e-3, 0.02
-"""How far the objective and its gradient may be off in half precision, as shares of them."""
 
 
 @dataclass(frozen=True)
@@ -127,22 +124,22 @@ class FoECNN(Method):
         """Folds the frozen batch norms, which changes no number: features are standardised before they are compared."""
         super().prepare(network)
         self.folded = self.prior.to(next(network.parameters()).device)
-        if not self._moves_task(network):
+        self.frozen = not any(name.startswith("task.") for name in self.parameters(network))
+        if self.frozen:
             self.folded = self.folded.folded(fold_batch_norm(network.task))
         self.reference = self._compared()
-        self.record = Recorder(network, self.folded.layers()).__enter__()
-        self.precision: Precision = Single()
+        self.measuring = Measuring(network, self.folded, self.frozen)
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
         """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""
         super().start(volume, generator)
-        if not volume.images.is_cuda or self._moves_task(self.network):
+        if not (volume.images.is_cuda and self.frozen):
             return
         few = volume.spread(FEW)
         moving = list(self.parameters(self.network).values())
         exact = self._slope(few, moving)
-        self.precision = Half(self.network, volume.images[:, 0].numel())
-        if not _alike(self._slope(few, moving), exact):
+        self.measuring.halve(volume.images[:, 0].numel())
+        if not alike(self._slope(few, moving), exact):
             self.finer()
 
     def _slope(self, batch: Batch, moving: list[nn.Parameter]) -> Tensor:
@@ -154,11 +151,7 @@ class FoECNN(Method):
 
     def finer(self) -> bool:
         """From half to single precision."""
-        if not isinstance(self.precision, Half):
-            return False
-        self.precision.remove()
-        self.precision = Single()
-        return True
+        return self.measuring.refine()
 
     def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
         """Draws the step's subject, lets layers join."""
@@ -171,16 +164,11 @@ class FoECNN(Method):
 
     def finish(self) -> None:
         """Removes the hooks."""
-        self.record.__exit__()
-
-    def _moves_task(self, network: AdaptableNetwork) -> bool:
-        return any(name.startswith("task.") for name in self.parameters(network))
+        self.measuring.close()
 
     def measure(self, batch: Batch) -> Statistics:
         """Statistics of all experts of a batch."""
-        with self.precision.running():
-            recording = self.record(batch.images)
-        return self.precision.lifted(self.folded.measure(recording, batch.padding))
+        return self.measuring(batch)
 
     def terms(self, statistics: Statistics) -> Terms:
         """The weighted mean over layers; the part `cnn` is the energy, whatever is minimised."""
@@ -233,6 +221,7 @@ class FoECNNPCA(FoECNN):
         """A scan whose foreground is too small for a density of patches from the start is matched by features alone."""
         if "pca" in self.folded.families and self._patches(volume) < MINIMUM_ACTIVE:
             self.folded = self.folded.without("pca")
+            self.measuring.without_patches()
             self.reference = self._compared()
         super().start(volume, generator)
 
@@ -262,9 +251,3 @@ class FoECNNPCA(FoECNN):
         pulling = pca if self._pulling == len(self.layers) else pca.detach()
         parts = {**cnn.parts, "pca": pca, "active patches": patches}
         return Terms(cnn.objective + self.options.weight * pulling, parts, valid)
-
-
-def _alike(half: Tensor, exact: Tensor) -> bool:
-    """Whether an objective and its gradient `(1 + parameters,)` are what they are in single precision."""
-    apart = (half - exact).abs()
-    return bool((apart[0] <= OBJECTIVE * exact[0].abs()) & (apart[1:].norm() <= GRADIENT * exact[1:].norm()))

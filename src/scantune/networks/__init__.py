@@ -5,6 +5,7 @@ from collections.abc import Callable
 from scantune.networks.adaptable import AdaptableNetwork
 from scantune.networks.adaptors import AdaptedNetwork, Adaptors, FeatureAdaptor, ImageAdaptor, equip, with_adaptors
 from scantune.networks.autoencoder import Autoencoder, Autoencoders
+from scantune.networks.convolution import Convolution, quicken
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
 from scantune.networks.halving import Half, Precision, Single
@@ -30,6 +31,7 @@ __all__ = [
     "AtlasShape",
     "Autoencoder",
     "Autoencoders",
+    "Convolution",
     "CorrectedNetwork",
     "Denoiser",
     "FeatureAdaptor",
@@ -45,6 +47,7 @@ __all__ = [
     "equip",
     "fold_batch_norm",
     "lay_out",
+    "quicken",
     "registering",
     "with_adaptors",
 ]

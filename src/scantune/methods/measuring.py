@@ -1,0 +1,90 @@
+"""How statistics of a batch come about: a forward pass, and what is measured on the way or after it."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from scantune.densities import Normal
+from scantune.experts import CNNExperts, Recorder, Units
+from scantune.networks import AdaptableNetwork, Half, Precision, Single, quicken
+from scantune.prior import FieldOfExperts, Statistics
+from scantune.volumes import Batch
+
+
+class Measuring:
+    """Measures batches with a network that is a frozen working copy.
+
+    On a GPU convolutions are done by kernels, and moments of Gaussian experts are taken within the forward pass. What
+    comes out is the same.
+
+    Args:
+        network: The working copy, which is changed.
+        prior: The prior, whose statistics are wanted.
+        frozen: Whether nothing of the task network moves.
+    """
+
+    def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool) -> None:
+        self.network, self.prior = network, prior
+        self.precision: Precision = Single()
+        self.units = Units({})
+        if frozen and next(network.parameters()).is_cuda:
+            self._quicken()
+        self.rest = self._rest()
+        self.record = Recorder(network, self.rest.layers()).__enter__()
+
+    def _quicken(self) -> None:
+        quicken(self.network)
+        fields = self.prior.families["cnn"].fields
+        centers = {layer: field.center for layer, field in fields.items() if isinstance(field.density, Normal)}
+        patches = self.prior.families.get("pca")
+        self.units = Units.of(self.network.task, centers, [] if patches is None else patches.experts.layers())
+
+    def _rest(self) -> FieldOfExperts:
+        """What is measured after the pass."""
+        family = self.prior.families["cnn"]
+        assert isinstance(family.experts, CNNExperts)
+        left = {layer: field for layer, field in family.fields.items() if layer not in self.units.activations}
+        experts = family.experts.narrowed(left) if self.units.activations else family.experts
+        return replace(
+            self.prior, families={**self.prior.families, "cnn": replace(family, experts=experts, fields=left)}
+        )
+
+    def __call__(self, batch: Batch) -> Statistics:
+        """The statistics of all experts; differentiable."""
+        self.units.expect(batch.padding)
+        with self.precision.running():
+            recording = self.record(batch.images)
+        found = self.rest.measure(recording, batch.padding)
+        fields = self.prior.families["cnn"].fields
+        on_the_way = {f"cnn/{layer}": fields[layer].standardised(sums) for layer, sums in self.units.moments()}
+        return self.precision.lifted({**on_the_way, **found})
+
+    def without_patches(self) -> None:
+        """Leaves the PCA experts out."""
+        self.rest = self.rest.without("pca")
+
+    def halve(self, pixels: int) -> None:
+        """Goes on in half precision, with a volume of so many pixels."""
+        self.precision = Half(self.network, pixels)
+
+    def refine(self) -> bool:
+        """Goes back to single precision; False where that is what it is in."""
+        if not isinstance(self.precision, Half):
+            return False
+        self.precision.remove()
+        self.precision = Single()
+        return True
+
+    def close(self) -> None:
+        """Removes the hooks."""
+        self.record.__exit__()
+
+
+def alike(half: Tensor, exact: Tensor) -> bool:
+    """Whether an objective and its gradient `(1 + parameters,)` are what they are in single precision."""
+    apart = (half - exact).abs()
+    return bool((apart[0] <= OBJECTIVE * exact[0].abs()) & (apart[1:].norm() <= GRADIENT * exact[1:].norm()))
+
+
+OBJECTIVE, GRADIENT = 1e-3, 0.02
+"""How far the objective and its gradient may be off in half precision, as shares of them."""
