@@ -37,8 +37,8 @@ import scantune
 from scantune.casesources import FromDataSet
 from scantune.datasets import DATASETS
 from scantune.metrics import score
+from scantune.recipe import read_recipe
 from scantune.scans import Case
-from scantune.settings import read_recipe
 from scantune.sources import read_source
 
 RUNS: dict[str, dict[str, Any]] = {

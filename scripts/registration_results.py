@@ -26,8 +26,8 @@ import torch
 
 import scantune
 from scantune.metrics import dice
+from scantune.recipe import read_recipe
 from scantune.scans import Case, read_labels, read_scan
-from scantune.settings import read_recipe
 from scantune.simulate import COHORTS
 from scantune.statistics import compare
 from scantune.workflow import Plan, fit_helper, fit_model, train_model

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scantune.settings import read_recipe
+from scantune.recipe import read_recipe
 from scantune.workflow import Plan, fit_model, train_model
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import pytest
 from scantune.cli import main
 from scantune.datasets import DATASETS
 from scantune.datasets.generic import Generic, Options
-from scantune.settings import read_recipe
+from scantune.recipe import read_recipe
 from scantune.workflow import Plan
 from test_datasets import box, image, labels
 

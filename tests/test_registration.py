@@ -31,9 +31,10 @@ from scantune.networks.diffeomorphism import (
 from scantune.networks.registration import AtlasSlices
 from scantune.outputs import OUTPUTS
 from scantune.preprocess import Preprocessing
+from scantune.recipe import Recipe
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.scans import Case, read_labels, write_image, write_labels
-from scantune.settings import Recipe, TrainSettings
+from scantune.settings import TrainSettings
 from scantune.simulate import COHORTS
 from scantune.slices import Example
 from scantune.tasks import Registration

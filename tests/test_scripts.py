@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scantune.recipe import read_recipe
 from scantune.scans import Case
-from scantune.settings import read_recipe
 from scantune.workflow import Plan
 from test_datasets import image, labels
 

@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from scantune.errors import InputError
-from scantune.settings import TrainSettings, bundled_recipes, read_recipe, settings_from_table
+from scantune.recipe import bundled_recipes, read_recipe
+from scantune.settings import TrainSettings, settings_from_table
 from scantune.words import table_from_words
 
 
@@ -123,5 +124,5 @@ def test_words_that_are_no_settings_are_refused(words, told):
 
 
 def test_settings_do_not_import_torch():
-    code = "import sys, scantune.settings; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, scantune.settings, scantune.recipe; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -22,8 +22,8 @@ from scantune.cohortrecipe import bundled_preprocessing, suggested_preprocessing
 from scantune.contactsheet import View, contact_sheet, scanner_summary
 from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
+from scantune.recipe import read_recipe
 from scantune.scans import Case, read_labels, read_scan
-from scantune.settings import read_recipe
 from scantune.simulate import COHORTS, SEQUENCES, TISSUES, Protocol, label_maps, read_centres
 from scantune.simulate.coils import COILS
 from scantune.simulate.protocols import bundled_centres, centres_from_toml

@@ -18,7 +18,8 @@ from scantune.errors import InputError
 from scantune.fit import fit
 from scantune.modelfile import Model
 from scantune.preprocess import Preprocessing
-from scantune.settings import FINE_TUNING, PriorSettings, Recipe, TrainSettings, read_recipe
+from scantune.recipe import Recipe, read_recipe
+from scantune.settings import FINE_TUNING, PriorSettings, TrainSettings
 from scantune.simulate import label_maps
 from scantune.sources import Files
 from scantune.train import validation_dice

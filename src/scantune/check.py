@@ -18,9 +18,9 @@ from scantune.datasets.people import SPLITS, people_in_two_splits
 from scantune.errors import InputError
 from scantune.outputs import require_writable
 from scantune.plots import save_figure
+from scantune.recipe import bundled_recipes, read_recipe
 from scantune.scanlook import NOTES, Look, look_at
 from scantune.scans import write_text
-from scantune.settings import bundled_recipes, read_recipe
 from scantune.sources import read_source
 from scantune.workers import in_parallel
 

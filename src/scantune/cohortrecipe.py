@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from scantune.recipe import bundled_recipes, read_recipe
 from scantune.scans import Case
-from scantune.settings import bundled_recipes, read_recipe
 
 _MULTIPLE = 8  # pixels; sides that the network can halve three times
 _STRIPPED = 0.02  # share of exact zeros from which a scan counts as stripped: noise is nowhere exactly 0

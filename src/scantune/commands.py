@@ -58,7 +58,8 @@ class Train:
         """Train, and write the model file."""
         from scantune import terminal
         from scantune.modelfile import load
-        from scantune.settings import FINE_TUNING, read_recipe
+        from scantune.recipe import read_recipe
+        from scantune.settings import FINE_TUNING
         from scantune.trainingdisplay import TrainingDisplay
         from scantune.workflow import PRECISIONS, Plan, train_model
 
@@ -126,7 +127,7 @@ class Fit:
         """Fit, and write the model file anew."""
         from scantune import terminal
         from scantune.modelfile import load
-        from scantune.settings import read_recipe
+        from scantune.recipe import read_recipe
         from scantune.workflow import PRECISIONS, Plan
 
         settings = self._settings()

@@ -10,15 +10,8 @@ from scantune.casesources import Source
 from scantune.errors import InputError
 from scantune.experimenttables import ROWS, SUPERVISED, AdaptTable, ExperimentTable, RowTable, Value
 from scantune.methods import find_method
-from scantune.settings import (
-    PriorSettings,
-    Recipe,
-    TrainSettings,
-    parse_tables,
-    recipe_from_tables,
-    settings_from_table,
-    text_of,
-)
+from scantune.recipe import Recipe, parse_tables, recipe_from_tables, text_of
+from scantune.settings import PriorSettings, TrainSettings, settings_from_table
 from scantune.sources import read_source
 from scantune.words import table_of_words
 

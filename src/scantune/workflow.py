@@ -17,8 +17,9 @@ from scantune.learning import Progress
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared, Preprocessing
+from scantune.recipe import Recipe
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
-from scantune.settings import PriorSettings, Recipe, settings_from_table
+from scantune.settings import PriorSettings, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
 from scantune.tasks import Segmentation
