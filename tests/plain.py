@@ -1,7 +1,7 @@
 """The plain rendering of FoE-CNN-PCA: Eq. 7 to 15 as one would first write them, to compare and to time against.
 
 Eager, float32, every parameter's gradient on, batch norms as they are, features standardised pixel by pixel, patches
-cut out one by one, one training subject after the other. Gaussian densities, 2D networks, the default options.
+cut out one by one, every training subject compared with. Gaussian densities, 2D networks, the default options.
 """
 
 from copy import deepcopy
@@ -55,11 +55,10 @@ class Plain:
         """Mean over experts of the mean over subjects of KL(p_s || p_t), from samples `(experts, number)`."""
         standard = (samples - field.center[:, None]) / field.scale[:, None]
         mean, variance = standard.mean(1), standard.var(1, correction=0) + FLOOR
-        each = []
-        for own_mean, own_variance in zip(field.density.mean, field.density.variance + FLOOR, strict=True):
-            ratio = (own_variance + (own_mean - mean) ** 2) / variance
-            each.append(0.5 * (variance.log() - own_variance.log() + ratio - 1))
-        return torch.stack(each).mean(0)[field.kept].mean()
+        own_mean, own_variance = field.density.mean, field.density.variance + FLOOR  # (subjects, experts)
+        ratio = (own_variance + (own_mean - mean) ** 2) / variance
+        each = 0.5 * (variance.log() - own_variance.log() + ratio - 1)
+        return each.mean(0)[field.kept].mean()
 
     def _loadings(self, output: Tensor, padding: Tensor | None) -> tuple[object, Tensor] | None:
         """The PCA experts' field, and the loadings `(channels * components, patches)` of the active patches."""

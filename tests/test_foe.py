@@ -16,7 +16,7 @@ from scantune.methods import METHODS, Equipment
 from scantune.methods.foe import FoEOptions
 from scantune.methods.measuring import alike
 from scantune.networks import Single
-from scantune.optimise import _Gradients
+from scantune.optimise import Gradients
 from scantune.preprocess import Preprocessing
 from scantune.sampling import WholeVolume
 from scantune.settings import PriorSettings
@@ -255,7 +255,7 @@ def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_pr
     scan = Volume(toy_scan(167)[0] ** 1.5)
     exact = runner._slope(scan.spread(4), moving)
     runner.measuring.halve(2**60)
-    gradients = _Gradients(runner, moving, Volume(scan.spread(4).images), WholeVolume(), torch.Generator())
+    gradients = Gradients(runner, moving, Volume(scan.spread(4).images), WholeVolume(), torch.Generator())
     terms = gradients()
     assert isinstance(runner.measuring.precision, Single)
     found = torch.cat([terms.objective.detach().view(1), *(parameter.grad.flatten() for parameter in moving)])

@@ -129,7 +129,7 @@ def optimise(
     method.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
-    gradients = _Gradients(method, moving, volume, sampling, generator)
+    gradients = Gradients(method, moving, volume, sampling, generator)
 
     def evaluate() -> Tensor:
         method.begin(len(course.trace), volume, generator)
@@ -154,7 +154,7 @@ def optimise(
     return course
 
 
-class _Gradients:
+class Gradients:
     """Evaluates the objective with its gradient; on a GPU the work of a step is recorded and replayed."""
 
     def __init__(
