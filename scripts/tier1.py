@@ -20,11 +20,13 @@ import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from scantune.bench import Ledger, Observer, Summary, Work, bench, experiment_text, missing
 from scantune.engines import Ended, LocalEngine, Settings
@@ -32,7 +34,7 @@ from scantune.experiment import Experiment
 from scantune.graph import Graph, Selection, expand
 from scantune.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
 from scantune.scans import write_text
-from scantune.sources import SPLITS, Simulated, Source
+from scantune.sources import SPLITS, Simulated
 from scantune.store import Store
 from scantune.trials import SimulatedTrial
 from scantune.words import table_of_words
@@ -47,12 +49,14 @@ HELPERS = {"iterations": 1000, "validate_every": 250}
 """Of the helper networks of dae and ae alike; the paper's are 50 000 and 25 000."""
 COMMON = {
     "train": {"iterations": 10_000, "checkpoint_every": 1000, "compile": False},
-    "supervised": {"iterations": 500, "validate_every": 125},
+    "supervised": {"iterations": 400, "validate_every": 100},
     "adapt": {"preset": "fast"},
     "experiment": {"seeds": [0], "keep": 0, "watch": [], "tier": 1},
 }
 DENOISER = {**HELPERS, "shrink": 2, "corruptions": 20, "compile": False}
 LOG = "jobs.csv"
+SHARES = {"prostate": 3, "cardiac": 4, "spine": 1, "brain": 4, "wmh": 2, "registration": 2}
+"""Of the processes that simulate, by how long the people take that networks are trained on."""
 
 Unit = tuple[Simulated, str, str, int]
 """A person to simulate: where from, centre, split, number."""
@@ -103,47 +107,59 @@ def strong(jobs: Iterable[Job]) -> list[str]:
 
 
 class Ahead:
-    """Simulates scans into the cache of a store, by processes of their own, in the order they are needed in."""
+    """Simulates people into the cache of a store, by processes of their own, in the order they are needed in.
+
+    Every cohort has processes of its own, which make its anatomy once. Once what networks are made from is there, they
+    go on out of the way of others.
+    """
 
     def __init__(self, jobs: Sequence[Job], processes: int) -> None:
-        self.first, self.later = units(jobs)
-        self.processes = processes
+        self.needs = {job.key: needs(job) for job in jobs}
+        urgent = {unit for job in jobs if not isinstance(job, Adaptation | FineTuning) for unit in self.needs[job.key]}
+        self.plans: dict[str, list[tuple[Unit, bool]]] = defaultdict(list)
+        for unit in dict.fromkeys(unit for job in jobs for unit in self.needs[job.key]):
+            self.plans[unit[0].cohort].append((unit, unit not in urgent))
+        for plan in self.plans.values():
+            plan.sort(key=lambda entry: entry[1])
+        self.processes, self.done, self.began = processes, set[Unit](), time.monotonic()
 
     def start(self) -> None:
-        """Simulate what networks are trained on, then begin with the rest, out of the way of other processes."""
+        """Start the processes; they end with this one."""
         context = multiprocessing.get_context("spawn")
-        started = time.monotonic()
-        if self.first:
-            with context.Pool(min(self.processes, len(self.first))) as pool:
-                for _ in pool.imap_unordered(simulate, self.first):
-                    pass
-        say(f"{len(self.first)} people to train on were simulated in {time.monotonic() - started:.0f} s")
-        if self.later:
-            self.pool = context.Pool(max(self.processes // 4, 1), os.nice, (10,))
-            self.pool.map_async(simulate, self.later, chunksize=1, callback=lambda _: say("all scans were simulated"))
+        whole = sum(SHARES[cohort] for cohort in self.plans)
+        for cohort, plan in self.plans.items():
+            pool = context.Pool(min(max(self.processes * SHARES[cohort] // whole, 1), len(plan)))
+            threading.Thread(target=self._follow, args=(cohort, plan, pool), daemon=True).start()
+
+    def ready(self, job: Job) -> bool:
+        """Whether everybody whom a job needs was simulated."""
+        return self.done.issuperset(self.needs[job.key])
+
+    def _follow(self, cohort: str, plan: list[tuple[Unit, bool]], pool: Any) -> None:
+        urgent = sum(not later for _, later in plan)
+        try:
+            for count, unit in enumerate(pool.imap_unordered(simulate, plan), 1):
+                self.done.add(unit)
+                if count in (urgent, len(plan)):
+                    say(f"{cohort}: {count} people simulated after {time.monotonic() - self.began:.0f} s")
+        finally:  # jobs can do without: they simulate whom they do not find
+            self.done.update(unit for unit, _ in plan)
+            pool.terminate()
 
 
-def units(jobs: Sequence[Job]) -> tuple[list[Unit], list[Unit]]:
-    """The people that jobs need: those that networks and what belongs to them are made from, then others by urgency."""
-    first: dict[Unit, None] = {}
-    later: dict[Unit, None] = {}
-    for job in jobs:
-        if isinstance(job, Adaptation):
-            if isinstance(job.trial, SimulatedTrial):
-                later[_any(job.trial.source), job.trial.site, "test", job.trial.number] = None
-            continue
-        plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
-        (later if isinstance(job, FineTuning) else first).update(dict.fromkeys(_trained_on(plan.source)))
-    return list(first), [unit for unit in later if unit not in first]
-
-
-def _trained_on(source: Source) -> Iterable[Unit]:
-    if isinstance(source, Simulated):
-        centre = source.centre or source.known.source
-        for split in SPLITS:
-            asked = getattr(source, split)
-            for number in range(source.known.centres[centre].splits[split] if asked is None else asked):
-                yield _any(source), centre, split, number
+def needs(job: Job) -> tuple[Unit, ...]:
+    """The people that a job is about."""
+    if isinstance(job, Adaptation):
+        trial = job.trial
+        return ((_any(trial.source), trial.site, "test", trial.number),) if isinstance(trial, SimulatedTrial) else ()
+    plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
+    source = plan.source
+    if not isinstance(source, Simulated):
+        return ()
+    centre = source.centre or source.known.source
+    there = source.known.centres[centre].splits
+    counts = {split: getattr(source, split) if getattr(source, split) is not None else there[split] for split in SPLITS}
+    return tuple((_any(source), centre, split, number) for split, count in counts.items() for number in range(count))
 
 
 def _any(source: Simulated) -> Simulated:
@@ -151,14 +167,18 @@ def _any(source: Simulated) -> Simulated:
     return Simulated(source.cohort, slices=source.slices, seed=source.seed, cache=source.cache)
 
 
-def simulate(unit: Unit) -> None:
-    """Simulate a person, or find that it has been done."""
+def simulate(plan: tuple[Unit, bool]) -> Unit:
+    """Simulate a person, or find that it has been done; behind all others where it is not urgent."""
     import torch
 
+    unit, later = plan
+    if later and not os.nice(0):
+        os.nice(10)
     torch.set_num_threads(1)
     source, centre, split, number = unit
     for _ in _same(source).people(centre, split, torch.device("cpu"), number, number + 1):
         pass
+    return unit
 
 
 @functools.lru_cache(maxsize=len(NAMES))
@@ -237,6 +257,16 @@ def _all(graph: Graph) -> Iterable[Job]:
     return (job for end in graph.rows for job in end.before())
 
 
+class Paced(Work):
+    """Begins jobs when their scans were simulated."""
+
+    ahead: Ahead
+
+    def can_begin(self, job: Job) -> bool:
+        """Also asks for the scans."""
+        return super().can_begin(job) and self.ahead.ready(job)
+
+
 class Quiet(Ledger):
     """Is written by `collect` alone: with thousands of rows, once for every job is often."""
 
@@ -263,7 +293,9 @@ def run(arguments: argparse.Namespace) -> None:
         make = functools.partial(Pool, settings=settings, ahead=ahead, urgent=urgent)
         journal = Journal(arguments.store / LOG, {job.key: name for name, own in graphs.items() for job in _all(own)})
         every = Graph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))
-        Work(store, Quiet(store, every), journal, summary).do(left, make)
+        work = Paced(store, Quiet(store, every), journal, summary)
+        work.ahead = ahead
+        work.do(left, make)
     say(f"{summary.jobs} jobs: {summary.done} done now, {summary.already} before, {len(summary.failed)} failed")
     sys.exit(3 if summary.failed else 0)
 

@@ -70,18 +70,21 @@ def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
     assert pool.slots == 5
 
 
-def test_scans_are_simulated_once_for_all_jobs_those_to_train_on_first(tier1, graphs):
-    first, later = tier1.units(tier1.ordered([graphs["spine"]], people=1))
-    people = [(centre, split, number) for _, centre, split, number in first]
-    assert sorted(people) == sorted(
-        [("PM", "train", n) for n in range(5)] + [("PM", "validation", n) for n in range(2)]
-    )
-    assert {unit[0] for unit in [*first, *later]} == {Simulated("spine")}
-    tests = [centre for _, centre, split, _ in later if split == "test"]
-    assert sorted(tests) == ["PM", "UCL", "USZ", "VU"]
-    assert len(later) == 3 * 7 + 4 == len(set(later))
-    helpers = [job for job in tier1.ordered([graphs["spine"]], people=1) if job.kind == "helper"]
-    assert tier1.units(helpers) == (first, [])
+def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from_first(tier1, graphs):
+    jobs = tier1.ordered([graphs["spine"]], people=1)
+    ahead = tier1.Ahead(jobs, processes=2)
+    plan = ahead.plans["spine"]
+    urgent = [unit for unit, later in plan if not later]
+    home = [("PM", "train", number) for number in range(5)] + [("PM", "validation", number) for number in range(2)]
+    assert [unit[1:] for unit in urgent] == home and [later for _, later in plan[:7]] == [False] * 7
+    others = [unit[1:] for unit, later in plan if later]
+    assert len(plan) == 7 + 3 * 7 + 4 == len({unit for unit, _ in plan})
+    assert [centre for centre, split, _ in others if split == "test"] == ["PM", "USZ", "VU", "UCL"]
+    assert {unit[0] for unit, _ in plan} == {Simulated("spine")}
+    ahead.done.update(urgent)
+    assert [job.kind for job in jobs if ahead.ready(job)] == ["train"] * 2 + ["prior"] + ["helper"] * 2
+    ahead.done.add((Simulated("spine"), "VU", "test", 0))
+    assert {job.trial.site for job in jobs if job.kind == "adapt" and ahead.ready(job)} == {"VU"}
 
 
 def row(method, person, dice, decision="kept", site="USZ"):

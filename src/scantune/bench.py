@@ -1,6 +1,7 @@
 """Benchmark: the jobs of an experiment, those that are not done yet, and the rows of all that are."""
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -174,11 +175,16 @@ class Work:
                 if running:
                     for ended in engine.wait(TICK):
                         self._note(running.pop(ended.key), ended)
+                elif waiting:
+                    time.sleep(TICK)
                 self.observer.tick(self.store)
 
+    def can_begin(self, job: Job) -> bool:
+        """Whether everything is there that a job needs."""
+        return all(needed.key in self.finished for needed in job.inputs)
+
     def _ready(self, waiting: dict[str, Job], free: int) -> list[Job]:
-        ready = (job for job in waiting.values() if all(needed.key in self.finished for needed in job.inputs))
-        return list(itertools.islice(ready, free))
+        return list(itertools.islice(filter(self.can_begin, waiting.values()), max(free, 0)))
 
     def _drop(self, waiting: dict[str, Job]) -> None:
         """Give up what needs a job that failed."""
