@@ -33,7 +33,7 @@ FAMILIES = {
 
 def run(*words, **options):
     """What a program prints; its own complaint where it fails."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    done = subprocess.run([str(word) for word in words], capture_output=True, encoding="utf-8", **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

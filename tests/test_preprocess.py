@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from scipy import ndimage
 
 from scantune import preprocess
+from scantune.biasfield import without_bias
 from scantune.errors import InputError, ScanError
 from scantune.grids import PLANES, Orientation, SliceGrid
-from scantune.preprocess import Preprocessing, without_bias
+from scantune.preprocess import Preprocessing
 from scantune.scans import Case
 
 ORIENTATIONS = [

@@ -252,7 +252,7 @@ def test_permission_errors_of_the_reader_are_told_so(tmp_path, image, monkeypatc
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(imagefiles, "_read_nifti", refuse)
+    monkeypatch.setattr(imagefiles, "read_nifti", refuse)
     assert "permission denied" in refusal(read_scan, save(tmp_path / "a.nii", image))
 
 

@@ -33,7 +33,10 @@ from scantune.workers import in_parallel
 OnCase = Callable[[int, int, str], None]
 """Called with the number of cases that are done, of all, and the name of the last."""
 
-_CODE = ("datasets", "preprocess.py", "grids.py", "scans.py", "imagefiles.py")
+_CODE = (
+    *("datasets", "preprocess.py", "biasfield.py", "grids.py", "cases.py", "scans.py", "imagefiles.py"),
+    *("niftifiles.py", "dicomfiles.py", "itkclient.py", "itkserver.py"),
+)
 _NO_PART = tuple(field.name for field in dataclasses.fields(Entry))  # a case looks the same in another split
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.imagefiles import GridHeader, affine_in_mm, is_nifti, shape_3d
+from scantune.niftifiles import GridHeader, affine_in_mm, is_nifti, shape_3d
 
 
 def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> None:

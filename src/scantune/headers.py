@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scantune.cases import Gridded
 from scantune.errors import InputError, ScanError
 from scantune.filenames import scan_name
-from scantune.imagefiles import (
-    affine_in_mm,
-    is_nifti,
-    itk_affine,
-    read_voxels,
-    require_frame,
-    require_plain,
-    require_sound,
-    shape_3d,
-)
+from scantune.imagefiles import itk_affine, read_voxels, require_sound
 from scantune.itkclient import ask
-from scantune.scans import Gridded
+from scantune.niftifiles import affine_in_mm, is_nifti, require_frame, require_plain, shape_3d
 
 _WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a file
 
