@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,8 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import scantune
 from plain import Plain
-from scantune import AdaptableNetwork, FieldOfExperts
+from scantune import AdaptableNetwork, FieldOfExperts, kernels, learning
 from scantune.experts import PatchSettings
+from scantune.helpers import train_helper
+from scantune.learning import Progress
 from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import lay_out
@@ -38,11 +42,25 @@ from scantune.settings import TrainSettings
 from scantune.simulate import COHORTS
 from scantune.slices import Example
 from scantune.solvers import LBFGS
+from scantune.stepping import Step
 from scantune.tasks import Segmentation
 from scantune.train import train
 from scantune.volumes import Volume
 
 Row = tuple[str, str]
+Tell = Callable[[Progress], None]
+
+
+@contextmanager
+def plain_steps() -> Iterator[None]:
+    """As if there were no recording of steps, and no kernels of our own."""
+    kept = learning.step_for, kernels._present
+    learning.step_for, kernels._present = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda: False)
+    try:
+        yield
+    finally:
+        learning.step_for, kernels._present = kept
+
 
 WARM = 2
 """Calls that are not timed: the first compiles kernels, the second records them, where there is a GPU."""
@@ -190,16 +208,42 @@ class Bench:
         )
 
     def training(self) -> Iterator[Row]:
-        """Iterations a second, batch 16, all augmentations."""
-        images, labels = self.scan("source-3T-mprage", 16, self.size)
-        examples = [Example(images.cpu(), labels.cpu())]
-        iterations = 2 if self.device.type == "cpu" else 200
+        """Iterations a second, batch 16, all augmentations; and those of the helper networks."""
+        images, labels = (part.cpu() for part in self.scan("source-3T-mprage", 16, self.size))
+        examples, device = [Example(images, labels)], str(self.device)
+        what = f"16 x {self.size} x {self.size}"
         for precision in ("float32", "bfloat16"):
-            settings = TrainSettings(iterations=iterations, device=str(self.device), precision=precision)
-            start = self.now()
-            train(examples, examples, settings)
-            took = (self.now() - start) / iterations
-            yield f"training, batch 16 x {self.size} x {self.size}, {precision}", f"{1 / took:.2f} iterations/s"
+            settings = TrainSettings(**self.stretch(), device=device, precision=precision)
+
+            def work(tell: Tell, settings: TrainSettings = settings) -> object:
+                return train(examples, examples, settings, on_progress=tell)
+
+            if self.device.type == "cuda":
+                with plain_steps():
+                    yield f"training, batch {what}, {precision}, plain steps", self.pace(work)
+            yield f"training, batch {what}, {precision}", self.pace(work)
+        case = self.model.preprocessing.apply(next(self.cohort.cases("source-3T-mprage", "test", count=1, slices=1)))
+        cases = [replace(case, volume=images, padding=None, reference=labels)]
+        for method, more in (("ae", {}), ("dae", {"corruptions": 1})):
+            chosen = {**self.stretch(), "precision": "bfloat16", **more}
+
+            def work(tell: Tell, method: str = method, chosen: dict[str, object] = chosen) -> object:
+                return train_helper(self.model, method, cases, cases, chosen, device=device, on_progress=tell)
+
+            yield f"training of the networks of `{method}`, {what}, bfloat16", self.pace(work)
+
+    def stretch(self) -> dict[str, int]:
+        """How long to train, and how often to look at the clock: where a run is saved, were it saved."""
+        iterations, every = (500, 1000) if self.device.type == "cuda" else (4, 1)
+        return {"iterations": iterations, "validate_every": 1000, "checkpoint_every": every}
+
+    def pace(self, work: Callable[[Tell], object]) -> str:
+        """Iterations a second once a run has begun and before its last look, and how long it took to begin."""
+        marks = [(0, self.now())]
+        work(lambda progress: marks.append((progress.iteration, self.now())))
+        _, (first, begun), *_, (last, end), _ = marks
+        rate = (last - first) / (end - begun)
+        return f"{rate:.3g} iterations/s; the first {first} within {begun - marks[0][1]:.1f} s"
 
     def growth(self) -> Iterator[Row]:
         """A step by slices, image size and width of the network."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scantune.errors import InputError
+from scantune.kernels import usable
 from scantune.networks.dimensions import layers
 from scantune.networks.helper import Helper
 from scantune.networks.unet import double
@@ -70,6 +71,10 @@ def normed(x: Tensor) -> Tensor:
 
 
 def _activated(x: Tensor) -> Tensor:
+    if usable(x) and x.shape[2:].numel() > 1:
+        from scantune.kernels.norm import instance_relu
+
+        return instance_relu(x)
     return F.relu(normed(x))
 
 

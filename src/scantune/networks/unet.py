@@ -23,6 +23,16 @@ class ConvUnit(nn.Sequential):
         self.norm = kind.batch_norm(outputs, eps=1e-3, momentum=0.01)
         self.relu = nn.ReLU(inplace=True)
 
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps `(slices, inputs, *spatial)` to `(slices, outputs, *spatial)`."""
+        norm = self.norm
+        if not (self.training and usable(input) and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)):
+            result: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
+            return result
+        from scantune.kernels.norm import norm_relu
+
+        return norm_relu(self.conv(input), norm)
+
 
 class Level(nn.Sequential):
     """Two convolution units at one resolution."""
@@ -70,13 +80,20 @@ class UNet(nn.Module):
         skips: list[Tensor] = []
         x = z
         for level in self.down[:-1]:
-            x = level(x)
-            skips.append(x)
-            x = self.pool(x)
+            skip, x = self._pooled(level(x))
+            skips.append(skip)
         x = self.down[-1](x)
         for level, skip in zip(self.up, reversed(skips), strict=True):
             x = level(torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1))
         return self.classify(x)  # type: ignore[no-any-return]
+
+    def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features as they are, and pooled."""
+        if usable(x) and x.ndim == 4 and not any(size % 2 for size in x.shape[2:]):
+            from scantune.kernels.pooling import halve
+
+            return halve(x)
+        return x, self.pool(x)
 
     def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if x.is_cuda and all(new == 2 * old for new, old in zip(size, x.shape[2:], strict=True)):
@@ -98,14 +115,23 @@ def double(x: Tensor) -> Tensor:
 
     The same numbers as `F.interpolate`, whose gradient on a GPU adds up with atomics: slow, and in no fixed order.
     """
-    if usable(x) and x.ndim == 4:
-        from scantune.kernels import upsampling
+    if not usable(x):
+        for axis in range(2, x.ndim):
+            x = _doubled(x, axis)
+        return x
+    from scantune.kernels import upsampling
 
+    if x.ndim == 4:
         return upsampling.double(x)
-    for axis in range(2, x.ndim):
-        size = x.shape[axis]
-        before = torch.cat([x.narrow(axis, 0, 1), x.narrow(axis, 0, size - 1)], axis)
-        after = torch.cat([x.narrow(axis, 1, size - 1), x.narrow(axis, size - 1, 1)], axis)
-        pair = torch.stack([0.75 * x + 0.25 * before, 0.75 * x + 0.25 * after], axis + 1)
-        x = pair.flatten(axis, axis + 1)
-    return x
+    # A volume is a stack of pictures, once its depth is doubled.
+    pictures = _doubled(x, 2).movedim(2, 1)
+    larger = upsampling.double(pictures.flatten(0, 1))
+    return larger.view(*pictures.shape[:2], *larger.shape[1:]).movedim(1, 2)
+
+
+def _doubled(x: Tensor, axis: int) -> Tensor:
+    size = x.shape[axis]
+    before = torch.cat([x.narrow(axis, 0, 1), x.narrow(axis, 0, size - 1)], axis)
+    after = torch.cat([x.narrow(axis, 1, size - 1), x.narrow(axis, size - 1, 1)], axis)
+    pair = torch.stack([0.75 * x + 0.25 * before, 0.75 * x + 0.25 * after], axis + 1)
+    return pair.flatten(axis, axis + 1)

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from scantune.errors import InputError
 
@@ -83,9 +83,9 @@ def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
         probabilities: `(slices, classes, *spatial)`.
         labels: `(slices, *spatial)` integers.
     """
-    classes = probabilities.shape[1]
-    target = F.one_hot(labels, classes).movedim(-1, 1).to(probabilities.dtype)
+    classes = torch.arange(probabilities.shape[1], device=labels.device)
+    mine = labels.unsqueeze(1) == classes.view(-1, *[1] * (labels.ndim - 1))
     spatial = tuple(range(2, probabilities.ndim))
-    overlap = 2 * (probabilities * target).sum(spatial)
-    total = probabilities.sum(spatial) + target.sum(spatial)
+    overlap = 2 * torch.where(mine, probabilities, 0).sum(spatial)
+    total = probabilities.sum(spatial) + mine.sum(spatial)
     return 1 - (overlap / (total + 1e-10)).mean()

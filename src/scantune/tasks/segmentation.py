@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
+from scantune.kernels import usable
 from scantune.tasks.base import Task, main_output, soft_dice_loss
 
 Activation = Literal["softmax", "sigmoid", "none"]
@@ -115,6 +116,10 @@ class Segmentation(Task):
     def loss(self, output: Any, target: Tensor) -> Tensor:
         """One minus the mean soft Dice, over images and all classes."""
         values = main_output(output)
+        if self.activation == "softmax" and usable(values):
+            from scantune.kernels.dice import softmax_dice_loss
+
+            return softmax_dice_loss(values, target)
         # Half-precision outputs would make a coarse loss.
         probabilities = self.probabilities(values.to(torch.promote_types(values.dtype, torch.float32)))
         return soft_dice_loss(probabilities, target)

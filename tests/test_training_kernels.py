@@ -1,0 +1,138 @@
+"""Kernels for training give what their plain twins give; without a GPU, Triton's interpreter runs them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from scantune.kernels import dice, norm
+from scantune.kernels.dice import softmax_dice_loss
+from scantune.kernels.norm import instance_relu, norm_relu
+from scantune.kernels.pooling import halve
+from scantune.networks import AdaptableNetwork, convolution, normalizer, quicken, unet
+from scantune.tasks import Segmentation, segmentation
+from test_kernels import DEVICE, assert_close, features, pair, precisions
+
+
+@pytest.fixture
+def shared_out(monkeypatch):
+    """Work is shared out among few programs with little each, so that all of them go on to a second round."""
+    for module, name, value in ((norm, "PROGRAMS", 3), (norm, "TILE", 512)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(dice, "TILE", 64)
+    monkeypatch.setattr(dice, "SHARES", 2)
+
+
+def norms(channels, kind=nn.BatchNorm2d):
+    """The same batch norm twice, with moments and weights of its own."""
+    one = kind(channels, eps=1e-3, momentum=0.1).to(DEVICE)
+    torch.manual_seed(1)
+    for values in (one.weight, one.bias, one.running_mean):
+        nn.init.normal_(values)
+    return one, copy.deepcopy(one)
+
+
+def gradients(output, inputs, back):
+    return torch.autograd.grad(output, inputs, back)
+
+
+@precisions
+@pytest.mark.parametrize("channels", [1, 5, 130])
+def test_norm_and_relu_are_those_of_torch(channels, dtype, shared_out):
+    (x, plain), (own, other) = pair(features(channels, dtype) + 2), norms(channels)
+    found, expected = norm_relu(x, own), other(plain.float()).relu()
+    assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
+    assert_close(found / 4, expected / 4, dtype)
+    back = features(channels, dtype, 3)
+    mine = gradients(found, [x, own.weight, own.bias], back)
+    theirs = gradients(expected, [plain, other.weight, other.bias], back.float())
+    for one, two in zip(mine, theirs, strict=True):
+        assert_close(one / 20, two / 20, dtype)
+    for one, two in zip(own.buffers(), other.buffers(), strict=True):
+        assert_close(one, two, dtype)
+
+
+def test_norm_takes_volumes_and_a_gradient_that_is_a_part_of_more_channels(shared_out):
+    values = torch.randn(1, 3, 2, 5, 4, generator=torch.Generator().manual_seed(0), device="cpu").to(DEVICE)
+    (x, plain), (own, other) = pair(values), norms(3, nn.BatchNorm3d)
+    back = torch.randn(1, 6, 2, 5, 4).to(DEVICE).contiguous(memory_format=torch.channels_last_3d)[:, 2:5]
+    norm_relu(x, own).backward(back)
+    other(plain).relu().backward(back)
+    assert_close(x.grad, plain.grad)
+
+
+@precisions
+def test_instance_norm_and_relu_are_those_of_torch(dtype, shared_out):
+    x, plain = pair(features(5, dtype) + 2)
+    found, expected = instance_relu(x), F.instance_norm(plain.float()).relu()
+    assert_close(found, expected, dtype)
+    back = features(5, dtype, 3)
+    found.backward(back)
+    expected.backward(back.float())
+    assert_close(x.grad, plain.grad, dtype)
+
+
+def test_a_large_mean_takes_no_precision_from_a_small_variance(shared_out):
+    values = 1000 + features(2)
+    own, other = norms(2)
+    exact = other.double()(values.double()).relu()
+    assert_close(norm_relu(values, own), exact)
+    assert_close(own.running_var, other.running_var)
+
+
+def test_pooling_passes_on_the_gradients_of_both_uses():
+    values = features(5, size=(2, 6, 8)).relu().round(decimals=1)  # with many equals
+    x, plain = pair(values)
+    kept, pooled = halve(x)
+    assert torch.equal(kept, values) and torch.equal(pooled, F.max_pool2d(values, 2))
+    skip, deep = features(8, seed=1, size=(2, 6, 8))[:, 1:6], features(5, seed=2, size=(2, 3, 4))
+    mine = torch.autograd.grad([kept, pooled], x, [skip, deep])[0]
+    theirs = torch.autograd.grad([plain * 1, F.max_pool2d(plain, 2)], plain, [skip, deep])[0]
+    assert_close(mine, theirs)
+
+
+@precisions
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("labels", [torch.int64, torch.int16])
+def test_the_dice_loss_is_the_tasks(classes, labels, dtype, shared_out):
+    x, plain = pair(features(classes, dtype))
+    target = torch.randint(0, classes, (2, 9, 7), generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    target[0].clamp_(max=classes - 2)  # a class that an image has not
+    found = softmax_dice_loss(x, target.to(labels))
+    probabilities = plain.float().softmax(1)
+    mine = F.one_hot(target, classes).movedim(-1, 1)
+    dices = 2 * (probabilities * mine).sum((2, 3)) / (probabilities + mine).sum((2, 3))
+    assert_close(found, 1 - dices.mean(), torch.float32)
+    found.backward()
+    (1 - dices.mean()).backward()
+    assert_close(x.grad * 100, plain.grad * 100, dtype)
+
+
+def test_a_network_learns_the_same_by_kernels(monkeypatch):
+    torch.manual_seed(0)
+    one = AdaptableNetwork.default(classes=3, width=2).to(DEVICE).train()
+    other = copy.deepcopy(one)
+    quicken(other)
+    images, labels = features(1, size=(2, 16, 8)), torch.randint(0, 3, (2, 16, 8)).to(DEVICE)
+
+    def learnt(network):
+        loss = Segmentation().loss(network(images), labels)
+        return loss, torch.autograd.grad(loss, network.parameters())
+
+    def use(answer):
+        for module in (unet, normalizer, convolution, segmentation):
+            monkeypatch.setattr(module, "usable", lambda _: answer)
+
+    use(False)
+    expected, theirs = learnt(one)
+    use(True)
+    found, mine = learnt(other)
+    assert_close(found, expected)
+    for gradient, same in zip(theirs, mine, strict=True):
+        torch.testing.assert_close(same, gradient, atol=1e-4, rtol=1e-3)
+    for buffer, same in zip(one.buffers(), other.buffers(), strict=True):
+        assert_close(same, buffer)
