@@ -42,7 +42,7 @@ class Train:
     device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint=FROM_RECIPE)] = None
     """Where to compute; auto takes a GPU where there is one."""
     compile: Annotated[bool | None, arg(metavar="True|False", help_behavior_hint=FROM_RECIPE)] = None
-    """Compile the network; pays off in long runs on a GPU."""
+    """Compile the network instead of replaying recorded steps on a GPU; it takes a minute to begin."""
     precision: Annotated[Literal["float32", "float16"], arg(metavar="float32|float16")] = "float32"
     """In what precision the weights are stored in the model file."""
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None

@@ -59,7 +59,7 @@ class DenoiserSettings:
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes the network in half precision (weights and loss stay float32), for speed on a GPU."""
     compile: bool = False
-    """Compile the network with torch.compile; pays off in long runs on a GPU."""
+    """Compile the network with torch.compile, instead of replaying recorded steps on a GPU."""
 
     def __post_init__(self) -> None:
         counts = ("iterations", "width", "shrink", "boxes", "half_width", "validate_every", "corruptions")

@@ -47,7 +47,8 @@ class TrainSettings:
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes the network in half precision (weights and loss stay float32), for speed on a GPU."""
     compile: bool = False
-    """Compile network, loss and augmentation with torch.compile; pays off in long runs on a GPU."""
+    """Compile network, loss and augmentation with torch.compile, instead of replaying recorded steps on a GPU; it takes
+    a minute to begin, and may pay off in long runs of a network of your own."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch", "learning_rate", "validate_every", "checkpoint_every"):

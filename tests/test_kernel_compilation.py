@@ -1,0 +1,92 @@
+"""Kernels compile for a GPU that is not there: the interpreter, which other tests run them by, is more lenient."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scantune.kernels
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+COMPILED = """
+import torch
+import triton
+from torch import nn
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+torch.set_num_threads(1)
+TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64"}
+done = set()
+
+
+def kind(value):
+    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else "fp32" if isinstance(value, float) else "i32"
+
+
+def compile_only(kernel, *args, grid, warmup, **options):
+    options.pop("num_warps", None), options.pop("num_stages", None)
+    given = dict(zip(kernel.arg_names, args)) | options
+    fixed = {p.num for p in kernel.params if p.is_constexpr}
+    signature = {name: "constexpr" if n in fixed else kind(given[name]) for n, name in enumerate(kernel.arg_names)}
+    constants = {(n,): given[kernel.arg_names[n]] for n in fixed}
+    triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32))
+    done.add(f"{kernel.__module__.split('.')[-1]}.{kernel.__name__}")
+
+
+JITFunction.run = compile_only
+
+from scantune.kernels.activation import activate, activation_slopes
+from scantune.kernels.bump import bump
+from scantune.kernels.dice import softmax_dice_loss
+from scantune.kernels.moments import slopes, sums
+from scantune.kernels.norm import instance_relu, norm_relu
+from scantune.kernels.pooling import halve
+from scantune.kernels.upsampling import double
+import scantune.networks.convolution as convolution
+
+convolution.usable = lambda _: True
+x = torch.zeros(2, 16, 8, 8, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last).requires_grad_()
+picture = x.detach()[:, :1].clone().requires_grad_()
+
+
+def backward(result):
+    result.float().sum().backward()
+
+
+for inputs, outputs in ((1, 16), (16, 1), (16, 16)):
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1)
+    convolution.quicken(layer)
+    backward(layer(picture if inputs == 1 else x))
+backward(norm_relu(x, nn.BatchNorm2d(16)))
+backward(instance_relu(x))
+backward(bump(x, torch.ones(16, requires_grad=True)))
+backward(double(x))
+backward(torch.cat([part.flatten() for part in halve(x)]))
+one, weights, table = torch.ones(16), torch.ones(2, 1, 8, 8), x.detach()
+for weighed in (None, weights):
+    sums(table, weighed, one)
+    slopes(table, weighed, one, one)
+    activate(table, one, one, weighed)
+    activation_slopes(table, one, weighed, one, one, table)
+backward(softmax_dice_loss(x, torch.zeros(2, 8, 8, dtype=torch.int64)))
+print(*sorted(done))
+"""
+
+
+def test_every_kernel_compiles_for_a_gpu():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    words = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(
+        words, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = done.stdout.split()
+    folder = Path(scantune.kernels.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "layout"}
+    assert {name.split(".")[0] for name in compiled} == modules
+    assert len(compiled) > 20
