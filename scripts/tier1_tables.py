@@ -97,8 +97,10 @@ def _page(study: Study, files: dict[str, Path], made: dict[str, Experiment], res
         table = TABLES[name](study)
         if table is not None:
             yield f"## {table.title}\n\n{markdown(table)}"
+    yield from _means(study)
     yield from _guard(study)
     yield from _centres(study)
+    yield from _energies(files)
     yield from _times(study, results)
 
 
@@ -126,6 +128,42 @@ def _told(files: dict[str, Path], made: dict[str, Experiment]) -> str:
         "python scripts/tier1_tables.py page results > results/tier1.md",
     )
     return "\n".join([*sentences, "", "```", *commands, "```", ""])
+
+
+def _means(study: Study) -> Iterator[str]:
+    columns = [column for column in study.columns(training=False) if column.cohort != "registration"]
+    low, high = (fmean(study.mean(column, name) for column in columns) for name in (study.against, "supervised"))
+    yield f"## Means over the {len(columns)} test centres of segmentation\n"
+    yield _head("method", "Dice", "of the way to supervised", "centres better", "centres worse", "lowest change")
+    for method in study.scores.methods:
+        changed = [study.mean(column, method) - study.mean(column, study.against) for column in columns]
+        if any(math.isnan(change) for change in changed):
+            continue
+        dice = low + fmean(changed)
+        counts = sum(change > 0.005 for change in changed), sum(change < -0.005 for change in changed)
+        yield _line(
+            [method, f"{dice:.3f}", f"{100 * (dice - low) / (high - low):.0f} %", *counts, f"{min(changed):+.3f}"]
+        )
+    yield (
+        f"\nAgainst the strong baseline, whose mean is {low:.3f}; better and worse by more than 0.005. Methods that "
+        "were run at some of the centres alone are left out.\n"
+    )
+
+
+def _energies(files: dict[str, Path]) -> Iterator[str]:
+    yield "## How well the energy tells shifted scans\n"
+    yield _head("cohort", "scans of the training centre", "of test centres", "area under the ROC curve")
+    for name, path in files.items():
+        seen = {(r.site, r.subject, r.session): r.energy_before for r in read_rows(path) if r.method == STRONG[0]}
+        home = [energy for (site, *_), energy in seen.items() if site == TRAINING_SITES[name]]
+        away = [energy for (site, *_), energy in seen.items() if site != TRAINING_SITES[name]]
+        yield _line([name, len(home), len(away), f"{auroc(home, away):.3f}"])
+    yield "\nEnergies before any adaptation; none of these people was trained, selected or calibrated with.\n"
+
+
+def auroc(lower: Sequence[float], higher: Sequence[float]) -> float:
+    """The share of pairs in which the second is higher; ties count half."""
+    return fmean((b > a) + 0.5 * (b == a) for a in lower for b in higher)
 
 
 def changes(study: Study, columns: Iterable[Column], method: str, guarded: str) -> Changes:

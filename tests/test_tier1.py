@@ -101,6 +101,7 @@ def made_up(tier1, tmp_path, monkeypatch):
     wanted = tier1.experiment("spine")
     rows = [row(name, person, 0.7) for person in ("one", "two") for name in wanted.rows]
     changed = {("foe-cnn-pca", "one"): 0.8, ("foe-cnn-pca, guarded", "one"): 0.75, ("foe-cnn-pca", "two"): 0.6}
+    changed |= {("supervised", "one"): 0.8, ("supervised", "two"): 0.8}
     rows = [replace(one, dice=changed.get((one.method, one.subject), one.dice)) for one in rows]
     acted = ("foe-cnn-pca, guarded", "two")
     rows = [replace(one, decision="rolled back") if (one.method, one.subject) == acted else one for one in rows]
@@ -126,4 +127,14 @@ def test_the_page_says_what_the_guard_did(made_up, capsys):
     assert "| spine, USZ | 2 | 0.700 | 0.700 | 0.725 | +0.000 | 1 | 1 | 0 |" in printed
     assert "**Not finished**: prostate, cardiac, brain, wmh, registration" in printed
     assert "| foe-cnn-pca | 1.50 |" in printed
+    assert "| foe-cnn-pca, guarded | 0.725 | 25 % | 1 | 0 | +0.025 |" in printed
     assert "10000 iterations of 16 slices" in printed and "spine 3." in printed
+
+
+def test_the_area_under_the_curve_is_that_of_scikit_learn(made_up):
+    from sklearn.metrics import roc_auc_score
+
+    tables, *_ = made_up
+    home, away = [0.1, 0.2, 0.2, 0.5], [0.2, 0.4, 0.6]
+    expected = roc_auc_score([0] * len(home) + [1] * len(away), home + away)
+    assert tables.auroc(home, away) == pytest.approx(expected)
