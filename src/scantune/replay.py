@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.methods import Terms
+from scantune.rehearsal import rehearsed
 
 Work = Callable[..., Terms]
 """Evaluates an objective of tensors, and adds its gradient to the parameters' `.grad`."""
@@ -15,7 +16,7 @@ class Replay:
     """Does the same work again and again on one GPU; the first time as it is, then from a recording.
 
     What the work decides on the host, and tensors that it takes from elsewhere than its arguments, are as they were
-    when it was recorded. Work that cannot be recorded, since it waits for the device on its way, is done as it is.
+    when it was recorded. Work that waits for the device on its way cannot be recorded, and is done as it is.
 
     Args:
         moving: The parameters.
@@ -33,7 +34,10 @@ class Replay:
     def __call__(self, work: Work, *inputs: Tensor | None) -> Terms:
         """Does the work on inputs, whose shapes must stay the same."""
         self.calls += 1
-        if self.calls > 1 and self.graph is None and not self.refused:
+        if self.calls == 1:
+            terms, self.refused = rehearsed(lambda: self._plainly(work, inputs))
+            return terms
+        if self.graph is None and not self.refused:
             self._record(work, inputs)
         if self.graph is None:
             return self._plainly(work, inputs)
@@ -58,12 +62,8 @@ class Replay:
         self.inputs = tuple(None if tensor is None else tensor.clone() for tensor in inputs)
         self._gather()
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                terms = work(*self.inputs)
-        except RuntimeError:
-            self.refused = True
-            return
+        with torch.cuda.graph(graph, stream=self.stream):
+            terms = work(*self.inputs)
         self.graph, self.terms = graph, Terms(terms.objective.detach(), _detached(terms.parts), terms.valid)
 
     def _gather(self) -> None:

@@ -5,12 +5,13 @@ longer than doing them takes the device. So there a step is recorded once, as a 
 one request. The same work is done, on the same numbers.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from scantune.rehearsal import rehearsed
 
 Drawn = tuple[Tensor, ...]
 """What an iteration learns from, of the same shapes and types every time."""
@@ -72,15 +73,7 @@ class CudaGraph:
 
     def rehearse(self, work: Callable[[], Tensor]) -> tuple[Tensor, str]:
         """Does the work, and watches whether the host waits for the device on the way, which no recording may."""
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                result = work()
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
-        waits = any("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+        result, waits = rehearsed(work)
         return result, "the network waits for the GPU while it computes" if waits else ""
 
     def record(self, work: Callable[[], Tensor]) -> Tensor:
