@@ -12,6 +12,7 @@ from scantune.errors import InputError
 from scantune.guard import Verdict
 from scantune.methods import ClosedForm, Method, Terms
 from scantune.networks import AdaptableNetwork
+from scantune.rehearsal import foreign
 from scantune.replay import Replay
 from scantune.sampling import Sampling
 from scantune.solvers import Solver
@@ -182,8 +183,12 @@ class Gradients:
         each = [torch.isfinite(p.grad).all() for p in self.moving if p.grad is not None]
         return not each or bool(torch.stack(each).all())
 
+    def _replayable(self) -> bool:
+        known = self.volume.images.is_cuda and self.method.recordable
+        return known and foreign([self.method.network]) is None
+
     def _once(self) -> Terms:
-        if self.replay is None and self.volume.images.is_cuda and self.method.recordable:
+        if self.replay is None and self._replayable():
             self.replay = Replay(self.moving)
         for parameter in self.moving:
             parameter.grad = None

@@ -4,12 +4,26 @@ A recording that fails leaves the process unable to draw random numbers on the G
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 Result = TypeVar("Result")
+
+KNOWN = ("scantune", "torch", "torchvision", "monai")
+"""Packages whose layers do the same work every time they are called."""
+
+
+def foreign(networks: Iterable[nn.Module]) -> type | None:
+    """The first layer of unknown make.
+
+    A replay repeats what the device did, not what Python did: a layer that counts its calls in Python, or draws from
+    Python's generator, would do the same for ever.
+    """
+    parts = (type(part) for network in networks for part in network.modules())
+    return next((kind for kind in parts if kind.__module__.split(".")[0] not in KNOWN), None)
 
 
 def rehearsed(work: Callable[[], Result]) -> tuple[Result, bool]:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from scantune.rehearsal import rehearsed
+from scantune.rehearsal import foreign, rehearsed
 
 Drawn = tuple[Tensor, ...]
 """What an iteration learns from, of the same shapes and types every time."""
@@ -20,9 +20,6 @@ Loss = Callable[[Drawn], Tensor]
 
 WARM_UP = 3
 """Steps before the recording: they make the optimiser's moments, and libraries choose how they compute."""
-
-KNOWN = ("scantune", "torch", "torchvision", "monai")
-"""Packages whose layers do the same work every time they are called."""
 
 
 class Step:
@@ -136,8 +133,7 @@ def step_for(
 ) -> Step:
     """The best way to take steps.
 
-    A replay repeats what the device did, not what Python did: a layer that counts its calls in Python, or draws from
-    Python's generator, would do the same for ever. So networks with layers of unknown make take their steps plainly.
+    Networks with layers of unknown make take their steps plainly.
 
     Args:
         loss: From what was drawn to a scalar with gradients.
@@ -148,14 +144,10 @@ def step_for(
     """
     if device.type != "cuda":
         return Step(loss, optimizer)
-    foreign = [type(part) for network in networks for part in network.modules() if not _is_known(type(part))]
-    if foreign:
-        return Step(loss, optimizer, f"{foreign[0].__name__} is no layer that is known to do the same every time")
+    strange = foreign(networks)
+    if strange is not None:
+        return Step(loss, optimizer, f"{strange.__name__} is no layer that is known to do the same every time")
     return ReplayedStep(loss, optimizer, CudaGraph(generators))
-
-
-def _is_known(kind: type) -> bool:
-    return kind.__module__.split(".")[0] in KNOWN
 
 
 def _form(values: Drawn) -> list[tuple[torch.Size, torch.dtype]]:
