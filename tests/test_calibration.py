@@ -142,6 +142,38 @@ def test_a_calibration_of_older_files_knows_the_typical_level_alone():
     assert again.readings({"cnn": {"a": 0.02}}) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *(("levels", values) for values in ([0.0, 0.0, 1.0], [0.1, 0.0, 1.0], [0.2, 0.1, 1.0], [0.1, 0.2, 0.15])),
+        *(("levels", values) for values in ([-0.1, 0.2, 1.0], [0.1, math.nan, 1.0], [0.1, math.inf, math.inf])),
+        *(
+            (name, [value, 0.5])
+            for name in ("shares", "held-out/cnn/a", "training/cnn/a")
+            for value in (math.nan, math.inf)
+        ),
+        *(("spread", [value, 0.5]) for value in (0.0, -1.0, math.nan)),
+        ("coverage", [1.0, math.nan, 0.5, 1.0]),
+        ("held-out/cnn/a", [[0.1], [0.2]]),
+    ],
+)
+def test_numbers_that_a_calibration_cannot_hold_are_damage(name, values):
+    coverage, energies = Coverage((3.0, 9.0), (0.5, 1.0)), {"cnn/a": torch.tensor([0.1, 0.2])}
+    known = Calibration(Levels(0.1, 0.2, 1.0), torch.ones(2), torch.ones(2), coverage, energies, energies)
+    assert name in known.tensors()
+    with pytest.raises(InputError, match="calibration is damaged"):
+        Calibration.from_tensors(known.tensors() | {name: torch.tensor(values)})
+    with pytest.raises(InputError, match="calibration is damaged"):
+        Calibration.from_tensors({"typical": torch.zeros(1), "shares": torch.ones(2), "spread": torch.ones(2)})
+
+
+@pytest.mark.parametrize("energies", [[0.0, 0.0], [0.0, 1e-3], [-1e-9], [1e300, 1e-300], [3e38, 1e-40, 1.0]])
+def test_levels_of_any_energies_divide(energies):
+    levels = Levels.of(energies, energies)
+    assert levels.sound
+    assert 0 <= levels.low <= levels.middle
+
+
 def test_proportions_are_those_of_the_predicted_labels(toy):
     volume = toy_scan(125, slices=5)[0] ** 1.5
     with torch.no_grad():

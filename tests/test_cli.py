@@ -139,7 +139,7 @@ def test_a_page_that_cannot_be_written_is_a_remark(model, tmp_path, capsys, monk
     assert f"a is done, but has no page: {tmp_path / 'out' / 'a_page.html'} cannot be written (Disk full)." in told.out
     assert f"Look at them: {tmp_path / 'out' / 'index.html'}" in told.out
     assert "failed" not in told.out + told.err
-    index = (tmp_path / "out" / "index.html").read_text()
+    index = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert "a_page.html cannot be written (Disk full)" in index
     assert 'href="b_page.html"' in index and 'href="a_page.html"' not in index
 
@@ -373,6 +373,64 @@ def test_interruptions_and_surprises_are_one_line(monkeypatch, capsys, error, co
     monkeypatch.delenv("SCANTUNE_TRACEBACK", raising=False)
     monkeypatch.setattr(import_module("scantune.modelfile"), "load", fail)
     assert main(["info", "brain"]) == code
+    assert told in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (
+            TypeError("too long\nException raised from unpack at x.h:79\nframe #0: y"),
+            1,
+            "(TypeError: too long). Please",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 64 bytes"), 2, "more memory than there is"),
+        (MemoryError(), 2, "more memory than there is (no message)"),
+        (RecursionError("x" * 5000), 1, "RecursionError: xxx"),
+        (SystemExit("a library's words"), 1, ""),
+    ],
+)
+def test_whatever_a_command_ends_by_is_a_line_and_a_code(monkeypatch, capsys, error, code, told):
+    def fail(name):
+        raise error
+
+    monkeypatch.delenv("SCANTUNE_TRACEBACK", raising=False)
+    monkeypatch.setattr(import_module("scantune.modelfile"), "load", fail)
+    assert main(["info", "brain"]) == code
+    words = capsys.readouterr().err
+    assert told in words
+    assert words.count("\n") <= 1
+    assert len(words) < 600
+    assert "frame #" not in words
+
+
+RECIPE = """[data]
+images = "nowhere/*_image.nii.gz"
+labels = "nowhere/*_labels.nii.gz"
+structures = {{ disc = {label} }}
+[network]
+width = {width}
+classes = {classes}
+[train]
+batch = {batch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"classes": 2**64}, "below 2^63"),
+        ({"classes": 257}, "2 to 256 classes"),
+        ({"classes": 10**9, "label": 10**8}, "2 to 256 classes"),
+        ({"width": 10**6}, "a width of 1 to 1024"),
+        ({"width": -(2**70)}, "below 2^63"),
+        ({"batch": 2**63}, "below 2^63"),
+    ],
+)
+def test_numbers_that_no_network_can_have_are_told_before_it_is_built(tmp_path, capsys, entry, told):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.format(**{"classes": 2, "width": 2, "batch": 1, "label": 1} | entry))
+    assert main(["train", str(recipe), "--out", str(tmp_path / "m.safetensors")]) == 2
     assert told in error_line(capsys)
 
 

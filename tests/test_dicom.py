@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import SimpleITK
-from fuzz.dicom import PIXELS, UNCOMPRESSED, Dicom, Element, elements, whole_file
+from fuzz.dicom import PIXELS, SECRET, UNCOMPRESSED, Dicom, Element, elements, whole_file
 
 from scantune import itkclient, itkserver
 from scantune.errors import ScanError
@@ -99,6 +99,76 @@ def test_positions_that_are_no_place_are_refused(series, position):
     new = Element((0x0020, 0x0032), "DS", position.encode() + b" " * (len(position) % 2)).explicit()
     folder = series(change=lambda n, data: data.replace(old, new))
     assert "DICOM" in refusal(folder) or "affine" in refusal(folder)
+
+
+TEXTS = {
+    (0x0020, 0x0032): lambda number: f"-3.5\\2\\{7 + 3 * number}",
+    (0x0020, 0x0037): lambda number: "1\\0\\0\\0\\1\\0",
+    (0x0028, 0x0030): lambda number: "0.75\\0.5",
+    (0x0028, 0x1052): lambda number: "0",
+    (0x0028, 0x1053): lambda number: "1",
+    (0x0018, 0x0088): lambda number: "3",
+}
+
+
+def replaced(tag, text, only=None):
+    """What puts another text into an element of all slices, or of one."""
+
+    def element(words):
+        return Element(tag, "DS", (words + " " * (len(words) % 2)).encode()).explicit()
+
+    def change(number, data):
+        old = element(TEXTS[tag](number))
+        assert data.count(old) == 1
+        return data.replace(old, element(text)) if only in (None, number) else data
+
+    return change
+
+
+@pytest.mark.parametrize("only", [None, 1], ids=["all", "one"])
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        *(((0x0028, 0x0030), text) for text in ("\0\\0.5", "none\\0.5", " \\0.5", "0.75", "0\\0.5", "nan\\0.5", "")),
+        *(((0x0020, 0x0037), text) for text in ("x\\0\\0\\0\\1\\0", "0\\0\\0\\0\\1\\0", "1\\0\\0", "")),
+        *(((0x0020, 0x0032), text) for text in ("\\2\\10", "1\\2", "x\\2\\10")),
+        *(((0x0028, tag), text) for tag in (0x1052, 0x1053) for text in ("  ", "x", "1e400", "1\\2")),
+    ],
+)
+def test_numbers_of_a_slice_that_are_damaged_are_told_not_guessed(series, tag, text, only):
+    """GDCM would take them for 1 mm, for the default direction, or for what lies in memory."""
+    words = refusal(series(change=replaced(tag, text, only)))
+    assert "damaged" in words or "valid one" in words
+    assert SECRET not in words
+
+
+@pytest.mark.parametrize("tag", [0x1052, 0x1053])
+def test_a_scale_that_is_left_empty_is_none(made, series, tag):
+    np.testing.assert_array_equal(read_scan(series(change=replaced((0x0028, tag), ""))).image, made.volume)
+
+
+def test_slices_must_share_their_spacing_and_direction(series):
+    for tag, text in (((0x0028, 0x0030), "0.75\\0.6"), ((0x0020, 0x0037), "0\\1\\0\\1\\0\\0")):
+        assert "must share" in refusal(series(change=replaced(tag, text, only=2)))
+
+
+def test_a_negative_distance_of_slices_does_not_mirror_the_scan(series):
+    assert "negative" in refusal(series(change=replaced((0x0018, 0x0088), "-3")))
+
+
+def test_slices_that_scale_values_differently_are_read_only_where_nothing_is_cut_off(made, series):
+    slope = (0x0028, 0x1053)
+    assert "cut off" in refusal(series(change=replaced(slope, "0.5", only=2)))
+    halves = [replaced(slope, text, only=number) for number, text in enumerate(("0.5", "0.25", "0.5"))]
+    image = read_scan(series(change=lambda number, data: halves[number](number, data))).image
+    np.testing.assert_array_equal(image, made.volume * np.array([0.5, 0.25, 0.5]))
+
+
+def test_the_thickness_of_a_single_slice_must_be_a_number(series):
+    folder = series(change=replaced((0x0018, 0x0088), "  "))
+    for number in (1, 2):
+        (folder / f"{number}.dcm").unlink()
+    assert "thickness" in refusal(folder)
 
 
 def test_a_reader_that_dies_is_a_sentence_and_the_next_scan_is_read(made, series, tmp_path, monkeypatch):

@@ -291,6 +291,27 @@ def test_an_experiment_that_is_no_text_is_told(tmp_path, capsys):
 # What must not happen
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 2000], ids=["digits", "brackets"])
+def test_texts_that_python_itself_gives_up_on_are_told(model, tmp_path, capsys, value):
+    """A number of more digits than Python reads, and brackets in brackets beyond its depth."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"[data]\nseed = {value}\n")
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text(f'{{"format": {value}')
+    scan = str(save(tmp_path / "a.nii", picture()))
+    for words in (
+        ["train", str(recipe), "--out", str(tmp_path / "m")],
+        ["simulate", "spine", "--out", str(tmp_path / "s"), "--protocols", str(recipe)],
+        ["check", str(tmp_path), "--options", f"images={value}"],
+        ["adapt", scan, "--model", str(model), "--out", str(manifest.parent)],
+    ):
+        assert main(words) == 2, words[0]
+        told = capsys.readouterr().err
+        assert "unforeseen" not in told
+        assert "Traceback" not in told
+
+
 def test_nothing_goes_to_the_network(model, tmp_path, monkeypatch):
     def refuse(*arguments, **named):
         raise AssertionError("a socket was opened")

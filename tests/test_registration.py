@@ -447,7 +447,7 @@ class TestSlab:
             RegistrationSettings(atlas="mine.nii.gz")
         with pytest.raises(InputError, match="smoothness"):
             RegistrationSettings(smoothness=-1.0)
-        with pytest.raises(InputError, match="at least 2 classes"):
+        with pytest.raises(InputError, match="2 to 256 classes"):
             RegisteringSettings(1)
 
     def test_the_table_of_a_task_is_read_and_unknown_ones_are_refused(self):

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import zlib
 from dataclasses import replace
 
 import nibabel
@@ -13,8 +14,9 @@ import pytest
 import SimpleITK
 import torch
 
-from scantune import imagefiles
+from scantune import headers, imagefiles
 from scantune.errors import InputError, ScanError
+from scantune.headers import read_grid
 from scantune.scans import (
     SHIFT,
     Case,
@@ -267,6 +269,59 @@ def test_reading_leaves_the_standard_error_as_it_was(tmp_path, image, capfd):
 def test_volumes_of_more_than_three_axes_are_refused(tmp_path, shape):
     path = save(tmp_path / "a.nii.gz", np.zeros(shape, np.float32))
     assert str(shape) in refusal(read_scan, path)
+
+
+@pytest.mark.parametrize("axes", ["4294967296", "-1", "0", "100", "2.5", "nan", "x", "", "3\nNDims = 99"])
+@pytest.mark.parametrize("read", [read_scan, read_grid])
+def test_a_metaimage_without_a_number_of_axes_is_not_given_to_the_reader(tmp_path, image, monkeypatch, axes, read):
+    """Its reader writes beyond its memory then: it crashes, or goes on for minutes."""
+    path = tmp_path / "a.mha"
+    SimpleITK.WriteImage(as_itk(image), str(path))
+    assert read(path).shape == image.shape
+    path.write_bytes(path.read_bytes().replace(b"NDims = 3\n", f"NDims = {axes}\n".encode()))
+    for place in (imagefiles, headers):
+        monkeypatch.setattr(place, "ask", None)
+    assert "NDims" in refusal(read, path)
+
+
+@pytest.mark.parametrize("suffix", [".mha", ".mhd"])
+def test_packed_voxels_of_a_metaimage_are_read_whole_or_not_at_all(tmp_path, image, suffix):
+    """SimpleITK gives what lies in memory for those behind the damage."""
+    path = tmp_path / f"a{suffix}"
+    SimpleITK.WriteImage(as_itk(image), str(path), useCompression=True)
+    np.testing.assert_array_equal(read_scan(path).image, image)
+    file = path if suffix == ".mha" else tmp_path / "a.zraw"
+    whole = file.read_bytes()
+    start = 0 if suffix == ".mhd" else whole.find(b"LOCAL\n") + 6
+    for place in range(start, len(whole), 7):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        assert "packed voxels" in refusal(read_scan, path) or "cannot be read" in refusal(read_scan, path)
+
+
+def test_a_packed_metaimage_that_does_not_tell_its_size_is_not_guessed(tmp_path, image):
+    path = tmp_path / "a.mha"
+    SimpleITK.WriteImage(as_itk(image), str(path), useCompression=True)
+    path.write_bytes(re.sub(rb"CompressedDataSize = \d+\n", b"", path.read_bytes()))
+    assert "CompressedDataSize" in refusal(read_scan, path)
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
+def test_packed_metaimages_of_both_byte_orders_are_read(tmp_path, rng, dtype):
+    voxels = rng.integers(1, 100, (4, 3, 2)).astype(dtype)
+    for order in "<>":
+        packed = zlib.compress(voxels.T.astype(voxels.dtype.newbyteorder(order)).tobytes())
+        kind = {"h": "MET_SHORT", "f": "MET_FLOAT", "d": "MET_DOUBLE"}[voxels.dtype.char]
+        header = (
+            f"ObjectType = Image\nNDims = 3\nBinaryData = True\nBinaryDataByteOrderMSB = {order == '>'}\n"
+            f"CompressedData = True\nCompressedDataSize = {len(packed)}\nDimSize = 4 3 2\nElementType = {kind}\n"
+        )
+        (tmp_path / "a.mha").write_bytes((header + "ElementDataFile = LOCAL\n").encode() + packed)
+        np.testing.assert_array_equal(read_scan(tmp_path / "a.mha").image, voxels)
+
+
+def test_a_pipe_is_no_scan(tmp_path):
+    os.mkfifo(tmp_path / "a.nii")
+    assert "must be a file" in refusal(read_scan, tmp_path / "a.nii")
 
 
 def test_several_values_per_voxel_are_refused(tmp_path):

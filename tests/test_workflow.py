@@ -121,7 +121,7 @@ def test_the_bundled_recipe_makes_a_plan():
     [
         (make(network={"depth": 3}), r"'depth' in \[network\] of the recipe toy; known: classes, width"),
         (make(network={"width": "wide"}), r"width in \[network\] .* must be a whole number, got 'wide'"),
-        (make(network={"width": 0}), "at least 2 classes and a width of 1, got 4 and 0"),
+        (make(network={"width": 0}), "2 to 256 classes and a width of 1 to 1024, got 4 and 0"),
         (make(network={"classes": 3}), "must have 4 classes or more, for labels up to 3, .* says 3; leave classes"),
         (make(preprocessing={"plan": "axial"}), r"'plan' in \[preprocessing\] of the recipe toy; known: plane, size"),
         (make(preprocessing={"plane": "oblique"}), "must be one of 'axial', .* got 'oblique'"),

@@ -21,6 +21,11 @@ FAR = 4.0
 LEAST_SPREAD = 0.1
 """Of the logarithm of energies between subjects, where there are too few of them to tell."""
 
+LEAST_ENERGY = 1e-6
+"""In nats; less, which rounding may leave of subjects that are all alike, is taken for it: 0 has no logarithm."""
+
+_LARGEST = 700.0  # whose exponential is still a number
+
 Reading = Literal["typical", "shifted", "far out"]
 """Of an energy: as source subjects have it, or above, or beyond anything that is known."""
 
@@ -49,18 +54,24 @@ class Levels:
     @property
     def low(self) -> float:
         """Nine of ten new source subjects are above it."""
-        return self.middle**2 / self.typical
+        return self.middle * (self.middle / self.typical)
+
+    @property
+    def sound(self) -> bool:
+        """Whether they rise from above 0; only the last, which older files do not know, may be infinite."""
+        return 0 < self.middle <= self.typical <= self.far and math.isfinite(self.typical)
 
     @classmethod
     def of(cls, held_out: Sequence[float], training: Sequence[float] = ()) -> Self:
         """From energies of held-out subjects, and of training subjects among themselves, one left out at a time."""
-        groups = [torch.tensor(group, dtype=torch.double).log() for group in (held_out, training) if len(group)]
+        energies = [torch.tensor(group, dtype=torch.double) for group in (held_out, training) if len(group)]
+        groups = [group.clamp_min(LEAST_ENERGY).log() for group in energies]
         middle = float(torch.quantile(groups[0], 0.5))
         freedom = sum(len(group) - 1 for group in groups)
         squares = sum(float((group - group.mean()).square().sum()) for group in groups)
         spread = max(math.sqrt(squares / freedom) if freedom else 0.0, LEAST_SPREAD)
         above = (0.0, NormalDist().inv_cdf(QUANTILE) * spread, FAR * spread)
-        return cls(*(math.exp(middle + distance) for distance in above))
+        return cls(*(math.exp(min(middle + distance, _LARGEST)) for distance in above))
 
 
 @dataclass(frozen=True)
@@ -191,14 +202,27 @@ class Calibration:
             {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
             for name in ("held-out/", "training/")
         ]
-        shares, spread = tensors["shares"], tensors["spread"]
-        numbers = [levels.middle, levels.typical, *shares.tolist(), *spread.tolist()]
-        if shares.ndim != 1 or shares.shape != spread.shape or not all(map(math.isfinite, numbers)) or min(spread) <= 0:
+        found = cls(levels, tensors["shares"], tensors["spread"], coverage, *known)
+        found._require_sound()
+        return found
+
+    def _require_sound(self) -> None:
+        """Check what was stored: everything is finite, and what is divided by or has a logarithm is above 0.
+
+        Raises:
+            InputError: It is not.
+        """
+        energies = [*self.held_out.values(), *self.training.values()]
+        seen = [] if self.coverage is None else [*self.coverage.slices, *self.coverage.inside]
+        finite = all(bool(torch.isfinite(values).all()) for values in (self.shares, self.spread, *energies))
+        alike = self.shares.shape == self.spread.shape and all(values.ndim == 1 for values in (self.shares, *energies))
+        if not (
+            finite and alike and all(map(math.isfinite, seen)) and self.levels.sound and bool(min(self.spread) > 0)
+        ):
             raise InputError(
-                "The calibration is damaged: it must have a finite level, and a share and a deviation above 0 for each "
-                "structure. Fit the prior anew, or copy the file again."
+                "The calibration is damaged: it must have levels that rise from above 0, finite energies, and a share "
+                "and a deviation above 0 for each structure. Fit the prior anew, or copy the file again."
             )
-        return cls(levels, shares, spread, coverage, *known)
 
 
 def totals(energies: Energies, family: str) -> list[float]:

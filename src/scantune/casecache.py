@@ -35,7 +35,7 @@ OnCase = Callable[[int, int, str], None]
 
 _CODE = (
     *("datasets", "preprocess.py", "biasfield.py", "grids.py", "cases.py", "scans.py", "imagefiles.py"),
-    *("niftifiles.py", "dicomfiles.py", "itkclient.py", "itkserver.py"),
+    *("niftifiles.py", "dicomfiles.py", "dicomgrids.py", "metafiles.py", "itkclient.py", "itkserver.py"),
 )
 _NO_PART = tuple(field.name for field in dataclasses.fields(Entry))  # a case looks the same in another split
 

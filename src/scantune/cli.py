@@ -20,7 +20,7 @@ from scantune.benchcommand import Bench
 from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
-from scantune.exits import BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN, complain
+from scantune.exits import BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN, complain, end_of
 from scantune.filenames import find_scans
 from scantune.outcomes import Outcome
 from scantune.resultcommands import Evaluate, Info, Report
@@ -198,7 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _told_to_stop():
             return command.run()
     except SystemExit as end:  # how the parser ends after help (0) and mistakes (2)
-        return int(end.code or 0) if words else BAD_INPUT
+        code = end.code or 0
+        return (code if isinstance(code, int) else UNFORESEEN) if words else BAD_INPUT
     except InputError as error:
         complain(str(error))
         return BAD_INPUT
@@ -210,16 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "SCANTUNE_TRACEBACK" in os.environ:
             raise
-        if isinstance(error, OSError) and error.filename is not None:  # a name too long, no permission, a full disk
-            complain(
-                f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk."
-            )
-            return BAD_INPUT
-        complain(
-            f"something unforeseen went wrong ({type(error).__name__}: {error}). Please report it, with what is "
-            "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
-        )
-        return UNFORESEEN
+        return end_of(error)
 
 
 @contextmanager

@@ -22,7 +22,23 @@ def told(error: Exception, what: str) -> str:
     """
     if isinstance(error, InputError):
         return str(error)
-    message = " ".join(str(error).split())[:300] or "no message"
-    if isinstance(error, MemoryError) or "out of memory" in message.lower():
-        return f"{what}: it takes more memory than there is ({message}). Close other programs, or use --device cpu."
-    return f"{what}, for an unforeseen reason ({type(error).__name__}: {message})."
+    if takes_too_much(error):
+        return f"{what}: it takes more memory than there is ({message(error)}). {LESS_MEMORY}"
+    return f"{what}, for an unforeseen reason ({type(error).__name__}: {message(error)})."
+
+
+_SHORT = ("out of memory", "can't allocate memory", "not enough memory")
+
+LESS_MEMORY = "Close other programs, or use --device cpu."
+"""What to do where memory is short."""
+
+
+def message(error: Exception) -> str:
+    """What an error says, in a line; torch adds where in its own code it arose, which is left out."""
+    return " ".join(str(error).partition("Exception raised from")[0].split())[:300] or "no message"
+
+
+def takes_too_much(error: Exception) -> bool:
+    """Whether an error tells that memory is short; torch's on a processor is like any other of its errors."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(sign in words for sign in _SHORT)

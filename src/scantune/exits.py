@@ -2,9 +2,26 @@
 
 import sys
 
+from scantune.errors import LESS_MEMORY, message, takes_too_much
+
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
 
 def complain(sentence: str) -> None:
     """Tell on standard error what is wrong."""
     print(f"scantune: error: {sentence}", file=sys.stderr)
+
+
+def end_of(error: Exception) -> int:
+    """Tell in a sentence of an error that nobody took care of, and return the exit code."""
+    if isinstance(error, OSError) and error.filename is not None:  # a name too long, no permission, a full disk
+        complain(f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk.")
+        return BAD_INPUT
+    if takes_too_much(error):
+        complain(f"this takes more memory than there is ({message(error)}). Use smaller settings. {LESS_MEMORY}")
+        return BAD_INPUT
+    complain(
+        f"something unforeseen went wrong ({type(error).__name__}: {message(error)}). Please report it, with what is "
+        "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
+    )
+    return UNFORESEEN

@@ -192,7 +192,27 @@ class Family:
                 f"The prior is damaged: it has densities of {', '.join(sorted(unknown))}, but no experts there. Fit "
                 "the prior anew, or copy the file again."
             )
-        return cls(experts, fields)
+        restored = cls(experts, fields)
+        restored._require_alike()
+        return restored
+
+    def _require_alike(self) -> None:
+        """Check that the densities of all groups can be compared at once, by comparing an empty scan with them.
+
+        Raises:
+            InputError: They are of different numbers of subjects, or of other shapes.
+        """
+        try:
+            empty = [field.measure(torch.zeros(1, len(field.center), 2, 2), None) for field in self.fields.values()]
+            found = self._together.compare(torch.cat(empty, 1))
+            alike = found.shape == (len(self.fields),) and bool(torch.isfinite(found).all())
+        except (RuntimeError, IndexError):
+            alike = False
+        if not alike:
+            raise InputError(
+                "The prior is damaged: the densities of all layers must be of the same form and number of subjects. "
+                "Fit the prior anew, or copy the file again."
+            )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from scantune.errors import InputError, ScanError
 from scantune.filenames import scan_name
 from scantune.imagefiles import itk_affine, read_voxels, require_sound
 from scantune.itkclient import ask
+from scantune.metafiles import require_axes
 from scantune.niftifiles import affine_in_mm, is_nifti, require_frame, require_plain, shape_3d
 
 _WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a file
@@ -90,6 +91,7 @@ def _has_room(path: Path, needed: int) -> bool:
 
 
 def _other(path: Path, _: int | None) -> Grid:
+    require_axes(path)
     told = ask("header", path)[0]
     if len(told["size"]) != 3 or told["components"] != 1:
         return _whole(path, None)

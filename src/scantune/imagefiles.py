@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.dicomfiles import require_whole
+from scantune.dicomgrids import require_grid
 from scantune.errors import InputError, ScanError
 from scantune.itkclient import ask
+from scantune.metafiles import require_axes, require_unpacked
 from scantune.niftifiles import Voxels, is_nifti, read_frame, read_freesurfer, read_nifti, require_plain, shape_3d
 
 _VOXEL_EDGES = (1e-5, 1e4)  # mm; from slices under a microscope to damage
@@ -34,6 +36,8 @@ def read_voxels(path: Path, frame: int | None = None) -> Voxels:
     """
     if not path.exists():
         raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
+    if not (path.is_file() or path.is_dir()):  # a pipe, from which nothing may ever come
+        raise ScanError(f"{path} must be a file or a folder, but is something else. Give an image file.")
     try:
         if frame is not None:
             voxels = read_frame(path, frame)
@@ -85,7 +89,11 @@ def require_sound(path: Path, affine: NDArray[np.float64]) -> None:
 
 
 def _read_other(path: Path) -> Voxels:
-    return _from_itk(path, *ask("file", path))
+    require_axes(path)
+    told, array = ask("file", path)
+    if array is not None:
+        require_unpacked(path, array)
+    return _from_itk(path, told, array)
 
 
 def _read_dicom(path: Path) -> Voxels:
@@ -98,15 +106,7 @@ def _read_dicom(path: Path) -> Voxels:
             "Give an image file, or a folder with the files of one series alone."
         )
     require_whole(path, told["files"], told["tags"])
-    corners = [np.array(corner.split("\\"), float) for corner in told["tags"]["0020|0032"] if corner is not None]
-    with np.errstate(invalid="ignore"):  # of positions that are not finite, told below
-        steps = np.diff(corners, axis=0)
-        uneven = np.linalg.norm(steps - steps.mean(0), axis=1).max() if len(steps) else 0.0
-    if not uneven <= 0.1 * told["spacing"][2]:
-        raise ScanError(
-            f"The DICOM slices in {path} must be evenly spaced, but are up to {uneven:.3g} mm off. "
-            "Check that no slice is missing and that all are of one acquisition."
-        )
+    require_grid(path, told)
     return _from_itk(path, told, array)
 
 

@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from scantune import dicomgrids
+
 Answer = tuple[dict[str, Any], Any]
 """What the first line tells, and the voxels or None."""
 
-SECONDS, SECONDS_PER_BYTE = 60, 1e-6
+SECONDS, SECONDS_PER_BYTE = 20, 1e-6
 MEMORY, MEMORY_PER_BYTE = 512 * 2**20, 100
 """What a reading may take: so much, and so much more for every byte of the files; packed ones may grow a lot."""
 
@@ -54,8 +56,8 @@ def read_series(path: str) -> Answer:
     return answer | {"files": series[0], "tags": tags}, voxels
 
 
-TAGS = ("0020|0032", "0028|0010", "0028|0011", "0028|0002", "0028|0008", "0028|0100")
-"""What is told of each slice: position, rows, columns, samples per pixel, frames, bits per sample; no name, no date."""
+TAGS = ("0028|0010", "0028|0011", "0028|0002", "0028|0008", "0028|0100", *dicomgrids.TAGS)
+"""What is told of each slice: rows, columns, samples per pixel, frames, bits per sample, its grid; no name, no date."""
 
 
 def _entry(reader: Any, number: int, tag: str) -> str | None:

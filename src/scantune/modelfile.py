@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.calibration import Calibration
-from scantune.errors import InputError
+from scantune.errors import InputError, message
 from scantune.modelrecord import FORMAT, read_record, require_finite, require_shapes
 from scantune.networks import ARCHITECTURES, HELPERS, Helper
 from scantune.preprocess import Preprocessing
@@ -166,14 +166,9 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
         raise InputError(f"{path} cannot be used: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise InputError(
-            f"{path} is not a whole scantune model file ({_brief(error)}); make or copy it again, or give network= "
-            "where its architecture is your own."
+            f"{path} is not a whole scantune model file ({type(error).__name__}: {message(error)}); make or copy it "
+            "again, or give network= where its architecture is your own."
         ) from error
-
-
-def _brief(error: Exception) -> str:
-    """What an error of a record that is not as it should be says, without the rest of its pages."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None, name: str) -> Model:

@@ -50,7 +50,7 @@ def read_record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         record = json.loads(metadata["scantune"])
         version = int(record["format"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} holds tensors but no scantune record; expected a model file written by scantune."
         ) from error

@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return {"format": FORMAT, "scans": {}}
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         manifest = None
     scans = manifest.get("scans") if isinstance(manifest, dict) else None
     if not isinstance(scans, dict) or not all(isinstance(entry, dict) for entry in scans.values()):

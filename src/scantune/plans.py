@@ -50,7 +50,7 @@ class Plan:
                 _training(tables.get("data", {})),
                 len(list(place.glob("failed/*.txt"))),
             )
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"{file} must be an experiment as scantune bench writes it, but is not: {error}. Give the command of "
                 "the benchmark again, which writes it anew."

@@ -70,7 +70,7 @@ def parse_tables(text: str, source: str | Path) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the latter of brackets in brackets
         raise InputError(f"The recipe {source} is not valid TOML: {error}.") from error
 
 

@@ -13,12 +13,15 @@ from scantune.modelfile import Model
 from scantune.networks import AtlasShape, Registering, registering
 from scantune.preprocess import Preprocessing
 from scantune.scans import Case, read_labels, read_scan
-from scantune.settings import settings_from_table
+from scantune.settings import require_network, settings_from_table
 from scantune.simulate.anatomies.icbm152 import icbm152_case
 from scantune.tasks import Registration, Segmentation, find_task
 
 ATLASES: dict[str, Callable[[Mapping[str, int]], Case]] = {"icbm152": icbm152_case}
 """Atlases that need no file, by name."""
+
+MOST_SQUARINGS = 30
+"""Beyond, a step along the velocities is smaller than single precision tells."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,11 @@ class RegisteringSettings:
     """The flow along the velocities is followed in 2 ** squarings steps."""
 
     def __post_init__(self) -> None:
-        if self.classes < 2 or min(self.width, self.shrink) < 1 or self.squarings < 0:
+        require_network(self.classes, self.width)
+        if self.shrink < 1 or not 0 <= self.squarings <= MOST_SQUARINGS:
             raise InputError(
-                "The network needs at least 2 classes, a width and a shrink of at least 1, and squarings of 0 or more, "
-                f"got {self.classes}, {self.width}, {self.shrink} and {self.squarings}."
+                f"The network needs a shrink of 1 or more, and 0 to {MOST_SQUARINGS} squarings, got {self.shrink} and "
+                f"{self.squarings}."
             )
 
 

@@ -13,6 +13,10 @@ from scantune.errors import InputError
 
 Settings = TypeVar("Settings")
 
+MOST_CLASSES, MOST_CHANNELS = 256, 1024
+
+_LARGEST = 2**63 - 1  # whole numbers beyond it are none to torch and numpy
+
 
 def require_seed(seed: int) -> None:
     """Check that a number can be a seed.
@@ -22,6 +26,19 @@ def require_seed(seed: int) -> None:
     """
     if not 0 <= seed < 2**63:
         raise InputError(f"The setting seed must be {'0 or more' if seed < 0 else 'below 2^63'}, got {seed}.")
+
+
+def require_network(classes: int, width: int) -> None:
+    """Check that a network can have so many classes, and channels on its first level.
+
+    Raises:
+        InputError: It cannot: label maps hold 256 values, and the last level is eight times as wide as the first.
+    """
+    if not (2 <= classes <= MOST_CLASSES and 1 <= width <= MOST_CHANNELS):
+        raise InputError(
+            f"The network needs 2 to {MOST_CLASSES} classes and a width of 1 to {MOST_CHANNELS}, got {classes} and "
+            f"{width}."
+        )
 
 
 @dataclass(frozen=True)
@@ -107,11 +124,22 @@ def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: s
             raise InputError(f"Unknown setting {name!r} in {where}; known: {', '.join(hints)}.")
         if not fits(value, hints[name]):
             raise InputError(f"The setting {name} in {where} must be {_described(hints[name])}, got {value!r}.")
+        if _is_beyond(value):
+            raise InputError(f"The setting {name} in {where} must hold numbers below 2^63, got {str(value)[:60]}.")
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]
         needed = entry.default is entry.default_factory is dataclasses.MISSING
         if needed and entry.name not in table:
             raise InputError(f"{where} must have the setting {entry.name}: {_described(hints[entry.name])}.")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+
+
+def _is_beyond(value: object) -> bool:
+    """Whether a value has a whole number in it that no computation can hold."""
+    if isinstance(value, Mapping):
+        return any(map(_is_beyond, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_beyond, value))
+    return isinstance(value, int) and abs(value) > _LARGEST
 
 
 def fits(value: object, hint: Any) -> bool:

@@ -157,7 +157,7 @@ def read_trace(file: Path) -> Trace:
         rows = [_flat(row) for row in told]
         names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float | int))
         return {name: np.array([_known(row.get(name)) for row in rows]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} must hold the trace of a run as JSON, but does not: {error!r}.") from error
 
 

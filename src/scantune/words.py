@@ -56,7 +56,7 @@ def table_of_words(words: Sequence[str], flag: str) -> dict[str, Any]:
             raise InputError(f"{flag} must name every option once, but {name} comes twice.")
         try:
             inner[last] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             inner[last] = value
     return table
 

@@ -19,7 +19,7 @@ from scantune.networks import AdaptableNetwork
 from scantune.preprocess import Prepared, Preprocessing
 from scantune.recipe import Recipe
 from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration, read_task
-from scantune.settings import PriorSettings, settings_from_table
+from scantune.settings import PriorSettings, require_network, settings_from_table
 from scantune.slices import Example, stream
 from scantune.sources import SPLITS, Source, describe, read_source
 from scantune.tasks import Segmentation
@@ -39,10 +39,7 @@ class NetworkSettings:
     """Channels of the first level of the U-Net."""
 
     def __post_init__(self) -> None:
-        if self.classes < 2 or self.width < 1:
-            raise InputError(
-                f"The network needs at least 2 classes and a width of 1, got {self.classes} and {self.width}."
-            )
+        require_network(self.classes, self.width)
 
 
 @dataclass(frozen=True)

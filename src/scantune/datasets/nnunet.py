@@ -132,7 +132,7 @@ def read_description(root: Path) -> dict[str, Any]:
     path = root / DESCRIPTION
     try:
         about = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} must be the description of a data set in JSON, but cannot be read ({error})."
         ) from error

@@ -179,5 +179,5 @@ def _common(labels: Mapping[str, int], parts: Mapping[str, NDArray[Any]]) -> tup
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} must be JSON that scantune bench wrote, but cannot be read ({error}).") from error

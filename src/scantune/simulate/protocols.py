@@ -74,7 +74,7 @@ def centres_from_toml(text: str, where: str) -> dict[str, Centre]:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not a valid TOML file: {error}.") from error
     if not tables or not all(isinstance(table, dict) for table in tables.values()):
         raise InputError(f"{where} must hold one table per centre, such as [my-scanner]; put every setting in a table.")

@@ -51,10 +51,10 @@ def read_scheme(path: str | Path) -> dict[int, Region]:
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not a valid TOML file: {error}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} must be a label scheme, but cannot be read ({error}). Check the path.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not a valid TOML file: {error}.") from error
     table = tables.get("labels")
     if set(tables) != {"labels"} or not isinstance(table, dict) or not table:
         raise InputError(f"{path} must hold the one table [labels], with a line such as {_EXAMPLE} for each label.")
