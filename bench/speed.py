@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ from scantune.settings import TrainSettings
 from scantune.simulate import COHORTS
 from scantune.slices import Example
 from scantune.solvers import LBFGS
+from scantune.stability import agreements
 from scantune.stepping import Step
 from scantune.tasks import Segmentation
 from scantune.train import train
@@ -61,6 +63,9 @@ def plain_steps() -> Iterator[None]:
     finally:
         learning.step_for, kernels._present = kept
 
+
+STEPS = 12
+"""Gradients by which Dice are compared: those of preset `fast`."""
 
 WARM = 2
 """Calls that are not timed: the first compiles kernels, the second records them, where there is a GPU."""
@@ -177,6 +182,54 @@ class Bench:
         faster = f"{slow / took:.0f} x faster than the plain rendering, {spent / took:.0f} x than the paper's steps"
         yield "the same objective by `fast`", f"{took:.1f} s, {reached[0] + 1} gradients: {faster}"
 
+    def dice(self) -> Iterator[Row]:
+        """What the same steps lead to by the plain rendering and by the fast path, at every centre of the cohort."""
+        apart = []
+        for centre in self.cohort.centres:
+            images, labels = self.scan(centre, self.slices, 128 if self.quick else self.size)
+            found = [self._dice(network, images, labels) for network in (self._plainly(images), self._fast(images))]
+            apart.append(abs(found[1] - found[0]))
+            yield f"Dice at {centre}, plain rendering and fast path", " and ".join(f"{dice:.4f}" for dice in found)
+        yield f"largest difference of Dice after {STEPS} gradients", f"{max(apart):.4f}"
+
+    def _fast(self, images: Tensor) -> AdaptableNetwork:
+        working = deepcopy(self.network).requires_grad_(False)
+        lay_out(working, "channels last")
+        method = FoECNNPCA(Equipment(Segmentation(), self.prior))
+        course = optimise(working, method, Volume(images), Schedule(WholeVolume(), LBFGS(), STEPS), 0)
+        adapted = deepcopy(self.network)
+        adapted.load_state_dict(course.state, strict=False)
+        return adapted
+
+    def _plainly(self, images: Tensor) -> AdaptableNetwork:
+        """The best of as many gradients by the same solver."""
+        plain = Plain(self.network, self.prior)
+        moving = list(plain.network.normalizer.parameters())
+        best = float("inf")
+        state = deepcopy(plain.network.state_dict())
+        looks = 0
+
+        def evaluate() -> Tensor:
+            nonlocal best, state, looks
+            objective = plain.gradient(images)[0]
+            if objective < best:
+                best, state = objective, deepcopy(plain.network.state_dict())
+            looks += 1
+            if looks > STEPS:
+                raise StopIteration
+            return torch.tensor(objective)
+
+        with suppress(StopIteration):
+            LBFGS().run(moving, evaluate, 0.0, STEPS)
+        plain.network.load_state_dict(state)
+        return plain.network
+
+    @torch.no_grad()
+    def _dice(self, network: AdaptableNetwork, images: Tensor, labels: Tensor) -> float:
+        """Mean over structures."""
+        predicted = torch.cat([Segmentation().predict(network(part)) for part in images.split(4)])
+        return fmean(agreements(predicted, labels, int(labels.max())))
+
     def memory(self) -> Iterator[Row]:
         """Peak memory of a step; on a CPU of the process, in one of its own."""
         for slices in (16,) if self.quick else (16, 48, 160):
@@ -275,7 +328,7 @@ class Bench:
             yield f"step, 8 x 128 x 128, width {width}, untrained", f"{1e3 * took:.1f} ms"
 
 
-PARTS = ("steps", "objective", "memory", "scans", "training", "growth")
+PARTS = ("steps", "objective", "dice", "memory", "scans", "training", "growth")
 
 
 def device_name(device: torch.device) -> str:
