@@ -56,12 +56,12 @@ Tell = Callable[[Progress], None]
 @contextmanager
 def plain_steps() -> Iterator[None]:
     """As if there were no recording of steps, and no kernels of our own."""
-    kept = learning.step_for, kernels._present
-    learning.step_for, kernels._present = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda: False)
+    kept = learning.step_for, kernels.works
+    learning.step_for, kernels.works = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda _device: False)
     try:
         yield
     finally:
-        learning.step_for, kernels._present = kept
+        learning.step_for, kernels.works = kept
 
 
 STEPS = 12

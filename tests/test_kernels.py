@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from scantune import kernels
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
 from scantune.kernels.activation import activate, activation_slopes
@@ -188,3 +189,18 @@ def test_units_give_what_the_network_gave_and_the_moments_of_its_layers(toy):
     torch.testing.assert_close(task(images), output)
     for layer, moments in units.moments():
         torch.testing.assert_close(fields[layer].standardised(moments), expected[f"cnn/{layer}"], atol=1e-2, rtol=1e-4)
+
+
+def test_where_a_first_kernel_fails_or_errs_none_is_used(monkeypatch):
+    works = kernels.works.__wrapped__
+    assert works(torch.device(DEVICE))
+    monkeypatch.setattr("scantune.kernels.bump.bump", lambda values, _: values)
+    assert not works(torch.device(DEVICE))
+
+    def fails(*_):
+        raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr("scantune.kernels.bump.bump", fails)
+    assert not works(torch.device(DEVICE))
+    monkeypatch.setattr("scantune.kernels.find_spec", lambda _: None)
+    assert not works(torch.device(DEVICE))

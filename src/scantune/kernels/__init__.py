@@ -14,9 +14,18 @@ __all__ = ["usable"]
 
 def usable(tensor: Tensor) -> bool:
     """Whether kernels can take a tensor; compilers fuse the plain twins themselves."""
-    return tensor.is_cuda and not torch.compiler.is_compiling() and _present()
+    return tensor.is_cuda and not torch.compiler.is_compiling() and works(tensor.device)
 
 
 @cache
-def _present() -> bool:
-    return find_spec("triton") is not None
+def works(device: torch.device) -> bool:
+    """Whether a first kernel gives what it should: Triton may be missing, or its C compiler, or the GPU too old."""
+    if find_spec("triton") is None:
+        return False
+    from scantune.kernels.bump import bump
+
+    one = torch.ones(1, device=device)
+    try:
+        return bool(torch.isclose(bump(one.view(1, 1, 1, 1), one).view(1), torch.exp(-one)))
+    except Exception:  # whatever a compiler may fail with, there is another way
+        return False

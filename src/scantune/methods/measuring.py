@@ -6,6 +6,7 @@ from torch import Tensor
 
 from scantune.densities import Normal
 from scantune.experts import CNNExperts, Recorder, Units
+from scantune.kernels import usable
 from scantune.networks import AdaptableNetwork, Half, Precision, Single, quicken
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.volumes import Batch
@@ -14,8 +15,8 @@ from scantune.volumes import Batch
 class Measuring:
     """Measures batches with a network that is a frozen working copy.
 
-    On a GPU convolutions are done by kernels, and moments of Gaussian experts are taken within the forward pass. What
-    comes out is the same.
+    Where kernels can be used, convolutions are done by them, and moments of Gaussian experts are taken within the
+    forward pass. What comes out is the same.
 
     Args:
         network: The working copy, which is changed.
@@ -27,7 +28,7 @@ class Measuring:
         self.network, self.prior = network, prior
         self.precision: Precision = Single()
         self.units = Units({})
-        if frozen and next(network.parameters()).is_cuda:
+        if frozen and usable(next(network.parameters())):
             self._quicken()
         self.rest = self._rest()
         self.record = Recorder(network, self.rest.layers()).__enter__()
