@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,6 +163,15 @@ def test_slices_that_scale_values_differently_are_read_only_where_nothing_is_cut
     halves = [replaced(slope, text, only=number) for number, text in enumerate(("0.5", "0.25", "0.5"))]
     image = read_scan(series(change=lambda number, data: halves[number](number, data))).image
     np.testing.assert_array_equal(image, made.volume * np.array([0.5, 0.25, 0.5]))
+
+
+def test_files_of_several_frames_each_are_no_volume(made, tmp_path):
+    frames = Element((0x0028, 0x0008), "IS", b"2 ")
+    for number in range(3):
+        data = [replace(e, value=2 * e.value) if e.tag == PIXELS else e for e in elements(number, made.packings[0])]
+        whole = whole_file(sorted([*data, frames], key=lambda element: element.tag), UNCOMPRESSED)
+        (tmp_path / f"{number}.dcm").write_bytes(whole)
+    assert "3D" in refusal(tmp_path)
 
 
 def test_the_thickness_of_a_single_slice_must_be_a_number(series):

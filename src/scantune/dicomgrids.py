@@ -34,6 +34,8 @@ def require_grid(path: Path, told: Mapping[str, Any]) -> None:
     Raises:
         ScanError: A number of a slice is damaged, or slices do not agree on a grid.
     """
+    if len(told["size"]) != 3:  # refused as no volume
+        return
     tags, axes = told["tags"], np.reshape(told["direction"], (3, 3))
     down, along = told["spacing"][1], told["spacing"][0]
     _require(told, _SPACING, "the spacing of its pixels", (down, along), _NEAR * min(down, along))
