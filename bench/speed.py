@@ -264,7 +264,7 @@ class Bench:
         start = self.now()
         result = scantune.adapt(self.model, images, device=str(self.device))
         took = self.now() - start
-        what = f"{self.slices} x {self.size} x {self.size}, warm"
+        what = f"{self.slices} x {self.size} x {self.size}" + (", warm" if self.device.type == "cuda" else "")
         yield (
             f"a scan, default preset, {what}",
             f"{took:.2f} s, {result.facts['steps']} steps: {3600 / took:.0f} an hour",
