@@ -80,6 +80,7 @@ class Bench:
         self.tick = time.process_time if arguments.clock == "processor" else time.perf_counter
         self.repeats = 2 if arguments.quick else 5
         self.slices, self.size = arguments.slices, arguments.size
+        self.centre, self.person, self.history = arguments.centre, arguments.person, arguments.history
         self.model = scantune.load("brain")
         assert self.model.prior is not None
         self.network = self.model.network.to(self.device).eval()
@@ -150,7 +151,7 @@ class Bench:
     def objective(self) -> Iterator[Row]:
         """Seconds to the objective that the paper's steps reach, stopping off."""
         size = 128 if self.quick else self.size
-        images, _ = self.scan("spgr-1.5T", self.slices, size)
+        images, _ = self.scan(self.centre, self.slices, size, self.person)
         volume = Volume(images)
 
         def method() -> FoECNNPCA:
@@ -168,7 +169,7 @@ class Bench:
         marks = [self.now()]
         working = deepcopy(self.network).requires_grad_(False)
         lay_out(working, "channels last")
-        schedule = Schedule(WholeVolume(), LBFGS(), steps=20 if self.quick else 100)
+        schedule = Schedule(WholeVolume(), LBFGS(self.history), steps=20 if self.quick else 100)
         course = optimise(working, method(), volume, schedule, 0, lambda *_: marks.append(self.now()))
         reached = [n for n, row in enumerate(course.trace) if row["objective"] <= target]
         what = f"{self.paper_steps} paper steps, {self.slices} x {size} x {size}"
@@ -347,6 +348,9 @@ if __name__ == "__main__":
     parser.add_argument("--slices", type=int, default=16)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--paper-steps", type=int)
+    parser.add_argument("--centre", default="spgr-1.5T", help="whose scan `objective` is of")
+    parser.add_argument("--person", type=int, default=0, help="of the centre's people")
+    parser.add_argument("--history", type=int, default=LBFGS().history, help="of the quasi-Newton steps")
     parser.add_argument("--only", nargs="+", choices=[*PARTS, "peak"], default=PARTS)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()

@@ -1,10 +1,12 @@
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 
 from scantune import AdaptableNetwork, InputError
 from scantune.experts import choose_layers
-from scantune.networks import Normalizer, UNet, fold_batch_norm
+from scantune.networks import Normalizer, UNet, fold_batch_norm, lay_out, quicken
 from scantune.networks.normalizer import Bump
 
 
@@ -32,6 +34,35 @@ def test_the_activation_is_the_papers_formula(rng):
     for channel in range(3):
         expected[:, channel] = torch.exp(-(x[:, channel] ** 2) / bump.sigma[channel, 0, 0] ** 2)
     assert torch.allclose(bump(x), expected)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_the_activations_gradient_is_that_of_the_formula(dimensions, rng):
+    bump = Bump(3, dimensions).eval()
+    x = torch.randn(2, 3, *[5] * dimensions, generator=rng, requires_grad=True)
+    weights = torch.randn(x.shape, generator=rng)
+    formula = torch.exp(-x.square() / bump.sigma.square())
+    for one, other in zip(
+        torch.autograd.grad((bump(x) * weights).sum(), [x, bump.sigma]),
+        torch.autograd.grad((formula * weights).sum(), [x, bump.sigma]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [(1, 5), (5, 1), (1, 1)])
+def test_convolutions_from_and_to_one_channel_are_those_of_the_library(channels, rng):
+    library = nn.Conv2d(*channels, 3, padding=1)
+    own = deepcopy(library)
+    lay_out(own, "channels last")
+    quicken(own)
+    x = torch.randn(2, channels[0], 7, 9, generator=rng, requires_grad=True)
+    assert type(own) is not nn.Conv2d
+    torch.testing.assert_close(own(x), library(x))
+    weights = torch.randn(2, channels[1], 7, 9, generator=rng)
+    found, expected = (torch.autograd.grad((one(x) * weights).sum(), [x, *one.parameters()]) for one in (own, library))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dimensions", "shape"), [(2, (2, 3, 24, 40)), (2, (1, 3, 25, 31)), (3, (1, 3, 16, 24, 18))])

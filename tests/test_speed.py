@@ -22,10 +22,11 @@ from scantune.tasks import Segmentation
 from scantune.volumes import Volume
 
 
-def fast(toy, prior, volume, sampling):
+def fast(toy, prior, volume, sampling, layout="channels first"):
     """Objective and gradients of the fast path."""
     method = FoECNNPCA(Equipment(Segmentation(), prior))
     network = deepcopy(toy.network).requires_grad_(False)
+    lay_out(network, layout)
     moving = list(method.parameters(network).values())
     method.prepare(network)
     for parameter in moving:
@@ -35,9 +36,10 @@ def fast(toy, prior, volume, sampling):
     return float(terms.objective.detach()), [parameter.grad for parameter in moving], terms
 
 
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sampling", [WholeVolume(), WholeVolume(batch=3), WholeVolume(batch=3, kept=0)])
-def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padded, toy):
+def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padded, layout, toy):
     images, _ = toy_scan(50)
     images = 1 - images**2
     padding = None
@@ -45,7 +47,7 @@ def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padde
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :11] = True
     objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
-    found, its, terms = fast(toy, toy.prior, Volume(images, padding), sampling)
+    found, its, terms = fast(toy, toy.prior, Volume(images, padding), sampling, layout)
     assert terms.valid
     assert found == pytest.approx(objective, rel=1e-4)
     scale = max(float(one.abs().max()) for one in gradients)
@@ -128,5 +130,5 @@ def test_the_script_writes_a_table_of_what_it_measured(tmp_path):
     ]
     subprocess.run([sys.executable, script, *words], check=True, capture_output=True)
     table = (tmp_path / "t.md").read_text(encoding="utf-8")
-    assert "| a scan, default preset, 2 x 64 x 64 |" in table
+    assert "| a scan, default preset, 2 x 64 x 64, warm |" in table
     assert " an hour |" in table

@@ -44,9 +44,12 @@ class LBFGS(Solver):
 
     Adam's first steps move every parameter by the learning rate, however insensitive the objective is to it; on
     normalisers with narrow bumps this throws a scan out of the distribution before it is brought back.
+
+    Args:
+        history: Steps that directions are made of. More than a run has cost nothing; with fewer, long runs slow down.
     """
 
-    history: int = 20
+    history: int = 100
 
     def run(self, moving: list[nn.Parameter], evaluate: Callable[[], Tensor], rate: float, steps: int) -> None:  # noqa: ARG002
         """Line searches along quasi-Newton directions; the learning rate is not used."""

@@ -1,4 +1,4 @@
-"""Convolutions with a ReLU behind them, whose moments are taken on the way: on a GPU, in the same pass."""
+"""Convolutions with a ReLU behind them, whose moments are taken on the way, in the same pass."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from scantune.experts.activation import activate, activation_slopes
 from scantune.experts.base import inside
 
 
@@ -14,20 +15,25 @@ class MeasuredReLU(nn.Module):
     """Adds a convolution's bias, takes moments of the sum, gives its positive part.
 
     Args:
-        bias: `(channels,)`.
+        bias: `(channels,)`; None where the convolution has added it.
         center: What moments are taken about `(channels,)`.
     """
 
-    def __init__(self, bias: Tensor, center: Tensor) -> None:
+    def __init__(self, bias: Tensor | None, center: Tensor) -> None:
         super().__init__()
-        self.bias, self.center = bias.float(), center.float()
+        self.bias, self.center = None if bias is None else bias.float(), center.float()
         self.padding: Tensor | None = None
         self.moments: Tensor | None = None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Maps outputs `(slices, channels, *spatial)` of a convolution without bias to activations."""
+        """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
         weights = inside(self.padding, values)
-        result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.center, weights)  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, Tensor]
+        if self.bias is None:
+            values = values.contiguous(memory_format=torch.channels_last)
+            result = _ActivateByRows.apply(values, self.center, weights)  # type: ignore[no-untyped-call]
+        else:
+            result = _Activate.apply(values, self.bias, self.center, weights)  # type: ignore[no-untyped-call]
         activations, self.moments = result
         return activations
 
@@ -44,7 +50,7 @@ class Units:
 
     @classmethod
     def of(cls, task: nn.Module, centers: Mapping[str, Tensor], others: Collection[str]) -> Self:
-        """Finds units in a frozen task network, and changes them in place; the network computes what it did.
+        """Finds units in a frozen task network, and changes them in place; kernels compute what the network did.
 
         Args:
             task: The task network, whose batch norms are folded.
@@ -52,12 +58,20 @@ class Units:
             others: Layers whose features are wanted themselves.
         """
         found = {}
-        for name, container, conv, relu in list(_pairs(task)):
-            # Only a layer that is called once has one set of moments.
-            if name in centers and name not in others and f"{name}@2" not in centers:
+        for name, container, conv, relu in _measured(task, centers):
+            if name not in others:
                 bias = torch.zeros_like(centers[name]) if conv.bias is None else conv.bias.detach()
                 conv.bias = None
                 found[name] = container._modules[relu] = MeasuredReLU(bias, centers[name])
+        return cls(found)
+
+    @classmethod
+    def by_rows(cls, task: nn.Module, centers: Mapping[str, Tensor]) -> Self:
+        """The same on a CPU, of convolutions whose weights, and so their features, lie channels last."""
+        found = {}
+        for name, container, conv, relu in _measured(task, centers):
+            if conv.weight.stride(1) == 1 and conv.weight.dtype == torch.float32:
+                found[name] = container._modules[relu] = MeasuredReLU(None, centers[name])
         return cls(found)
 
     def expect(self, padding: Tensor | None) -> None:
@@ -71,6 +85,11 @@ class Units:
             assert activation.moments is not None
             yield name, activation.moments
             activation.moments = None
+
+
+def _measured(task: nn.Module, centers: Mapping[str, Tensor]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
+    """Those of `_pairs` that are measured; only a layer that is called once has one set of moments."""
+    return [pair for pair in _pairs(task) if pair[0] in centers and f"{pair[0]}@2" not in centers]
 
 
 def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str]]:
@@ -91,19 +110,41 @@ class _Activate(torch.autograd.Function):
     def forward(
         ctx: Any, values: Tensor, bias: Tensor, center: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        from scantune.kernels.activation import activate
+        from scantune.kernels import activation
 
         ctx.save_for_backward(values, bias, center, weights)
-        activations, sums = activate(values, bias, center, weights)
-        pixels = values.numel() / values.shape[1]
-        number = sums.new_full((1,), pixels) if weights is None else weights.sum(dtype=sums.dtype).view(1)
-        return activations, torch.cat([number.expand(1, values.shape[1]), sums])
+        activations, sums = activation.activate(values, bias, center, weights)
+        return activations, _numbered(sums, values, weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from scantune.kernels.activation import activation_slopes
+        from scantune.kernels import activation
 
         values, bias, center, weights = ctx.saved_tensors
         activations, (_, total, squares) = gradients
         offset, factor = (total - 2 * squares * center).float(), (2 * squares).float()
-        return activation_slopes(values, bias, weights, offset, factor, activations), None, None, None
+        return activation.activation_slopes(values, bias, weights, offset, factor, activations), None, None, None
+
+
+class _ActivateByRows(torch.autograd.Function):
+    """The same on a CPU, for values that have their bias."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, center: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(values, center, weights)
+        activations, sums = activate(values, center, weights)
+        return activations, _numbered(sums, values, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        values, center, weights = ctx.saved_tensors
+        activations, (_, total, squares) = gradients
+        offset, factor = (total - 2 * squares * center).float(), (2 * squares).float()
+        return activation_slopes(values, weights, offset, factor, activations), None, None
+
+
+def _numbered(sums: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:
+    """Sums `(2, channels)` below the number of pixels that they are of, `(3, channels)`."""
+    pixels = values.numel() / values.shape[1]
+    number = sums.new_full((1,), pixels) if weights is None else weights.sum(dtype=sums.dtype).view(1)
+    return torch.cat([number.expand(1, values.shape[1]), sums])

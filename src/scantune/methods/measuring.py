@@ -15,8 +15,8 @@ from scantune.volumes import Batch
 class Measuring:
     """Measures batches with a network that is a frozen working copy.
 
-    Where kernels can be used, convolutions are done by them, and moments of Gaussian experts are taken within the
-    forward pass. What comes out is the same.
+    In a frozen task network, moments of Gaussian experts are taken within the forward pass, and convolutions are done
+    by programs of our own where these are faster; on a GPU both by kernels. What comes out is the same.
 
     Args:
         network: The working copy, which is changed.
@@ -28,17 +28,20 @@ class Measuring:
         self.network, self.prior = network, prior
         self.precision: Precision = Single()
         self.units = Units({})
-        if frozen and usable(next(network.parameters())):
-            self._quicken()
+        first = next(network.parameters())
+        if frozen and (usable(first) or not first.is_cuda):
+            self._quicken(usable(first))
         self.rest = self._rest()
         self.record = Recorder(network, self.rest.layers()).__enter__()
 
-    def _quicken(self) -> None:
+    def _quicken(self, by_kernels: bool) -> None:
         quicken(self.network)
         fields = self.prior.families["cnn"].fields
         centers = {layer: field.center for layer, field in fields.items() if isinstance(field.density, Normal)}
         patches = self.prior.families.get("pca")
-        self.units = Units.of(self.network.task, centers, [] if patches is None else patches.experts.layers())
+        others = [] if patches is None else patches.experts.layers()
+        task = self.network.task
+        self.units = Units.of(task, centers, others) if by_kernels else Units.by_rows(task, centers)
 
     def _rest(self) -> FieldOfExperts:
         """What is measured after the pass."""

@@ -1,12 +1,13 @@
-"""3 x 3 convolutions by kernels of our own, where these are faster than a library's."""
+"""3 x 3 convolutions by programs of our own, where these are faster than a library's."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
+from scantune.networks import narrow
 
 FEW = 16
 """Channels of the one kind of convolution in half precision that our own kernel does faster than a library: measured
@@ -21,12 +22,16 @@ class Convolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
+        one, other = sorted((self.in_channels, self.out_channels))
         if not usable(input):
+            # By its weights, features are channels last here: nothing else is known of what may follow.
+            last = self.weight.stride(1) == 1 and not input.is_cuda
+            if last and one == 1 and other <= MANY and input.dtype == torch.float32:
+                return _Narrow.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             return super().forward(input)
         dtype = input.dtype
         if torch.is_autocast_enabled(input.device.type):
             dtype = torch.get_autocast_dtype(input.device.type)
-        one, other = sorted((self.in_channels, self.out_channels))
         if one == 1 and other <= MANY:
             return _Narrow.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         if one == other == FEW and dtype.itemsize == 2 and input.numel() < 2**31:
@@ -52,34 +57,49 @@ def taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.detach().to(dtype).permute(2, 3, 1, 0).reshape(9, weight.shape[1], weight.shape[0])
 
 
+class _Programs(Protocol):
+    """What convolutions from and to one channel are made of."""
+
+    def spread(self, picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def gather(self, features: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def correlate(self, picture: Tensor, features: Tensor) -> Tensor: ...
+
+
+def _programs(features: Tensor) -> _Programs:
+    if not usable(features):
+        return narrow
+    from scantune.kernels import narrow as kernels
+
+    return kernels
+
+
 class _Narrow(torch.autograd.Function):
     """From one channel to many, or from many to one."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        from scantune.kernels.narrow import gather, spread
-
         ctx.save_for_backward(features, weight)
-        ctx.biased = bias is not None
+        by = _programs(features)
         shift = None if bias is None else bias.detach()
         if weight.shape[1] == 1:
-            return spread(features, taps(weight, torch.float32)[:, 0], shift)
-        return gather(features, taps(weight, torch.float32)[..., 0], shift)
+            return by.spread(features, taps(weight, torch.float32)[:, 0], shift)
+        return by.gather(features, taps(weight, torch.float32)[..., 0], shift)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from scantune.kernels.narrow import correlate, gather, spread
-
         features, weight = ctx.saved_tensors
+        by = _programs(features)
         gradient, ours = gradients[0], None
         to_many = weight.shape[1] == 1
         # Seen from a pixel's input, its outputs lie on the other side.
         back = taps(weight, torch.float32).flip(0)
         if ctx.needs_input_grad[0]:
-            ours = gather(gradient, back[:, 0], None) if to_many else spread(gradient, back[..., 0], None)
+            ours = by.gather(gradient, back[:, 0], None) if to_many else by.spread(gradient, back[..., 0], None)
         if not ctx.needs_input_grad[1]:
             return ours, None, _sum(gradient, ctx.needs_input_grad[2])
-        found = correlate(features, gradient) if to_many else correlate(gradient, features).flip(0)
+        found = by.correlate(features, gradient) if to_many else by.correlate(gradient, features).flip(0)
         theirs = found.T.reshape(-1, 3, 3).unsqueeze(1 if to_many else 0)
         return ours, theirs.to(weight), _sum(gradient, ctx.needs_input_grad[2])
 
@@ -109,4 +129,5 @@ class _Few(torch.autograd.Function):
 
 def _sum(gradient: Tensor, wanted: bool) -> Tensor | None:
     """The bias's gradient."""
-    return gradient.sum((0, 2, 3), dtype=torch.float32) if wanted else None
+    precise = torch.float32 if gradient.is_cuda else torch.double
+    return gradient.sum((0, 2, 3), dtype=precise).float() if wanted else None

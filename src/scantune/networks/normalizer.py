@@ -1,12 +1,16 @@
 """The normaliser N_phi: the shallow image-to-image network in front, the part that adapts."""
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from scantune.kernels import usable
 from scantune.networks.dimensions import layers
+
+LEAST = -50.0
+"""Smallest exponent of a bump, about 1e-22: processors take many times longer for the tiniest numbers they hold."""
 
 
 class Bump(nn.Module):
@@ -27,7 +31,29 @@ class Bump(nn.Module):
             from scantune.kernels.bump import bump
 
             return bump(x, spread.reciprocal().flatten())
-        return torch.exp(-x.square() / spread)
+        if self.training or torch.compiler.is_compiling():
+            return torch.exp(-x.square() / spread)
+        return _Exponential.apply(x, spread)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Exponential(torch.autograd.Function):
+    """exp(-x^2 / spread) in place of its own intermediate results; differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, spread: Tensor) -> Tensor:
+        exponent = x.square() if x.dtype == spread.dtype else x.to(spread.dtype).square()
+        result = exponent.mul_(spread.reciprocal().neg_()).clamp_min_(LEAST).exp_()
+        ctx.save_for_backward(x, spread, result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, spread, result = ctx.saved_tensors
+        slope = (gradients[0] * result).mul_(x)
+        over = (0, *range(2, x.ndim))
+        wider = (slope * x).sum(over).view_as(spread) / spread.square()
+        return slope.mul_(-2 / spread).to(x.dtype), wider
 
 
 class Normalizer(nn.Module):

@@ -1,0 +1,87 @@
+"""Moments and positive parts of features on a CPU, a few rows of pixels at a time: twins of the kernels."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+TOGETHER = 2**17
+"""Numbers that are gone through at a time: with what is made of them, they stay in a processor's second cache."""
+
+WIDE = 1024
+"""Numbers that make a row, about: several pixels side by side, since short rows of channels are slow."""
+
+
+def activate(values: Tensor, center: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Positive parts, and sums about a center.
+
+    Args:
+        values: `(slices, channels, height, width)`, channels last in memory.
+        center: `(channels,)`.
+        weights: 1 where a pixel counts, 0 where not, `(slices, 1, height, width)`; None counts every pixel.
+
+    Returns:
+        The positive parts, as `values`, and the sums of values and of squares `(2, channels)`, in double precision.
+    """
+    result = torch.empty_like(values)
+    sums = torch.zeros(2, len(center), dtype=torch.double)
+    side = _side(values, weights)
+    middle = center.repeat(side)
+    counts = _counts(values, weights)
+    for number, (part, positive) in enumerate(zip(_parts(values, side), _parts(result, side), strict=True)):
+        torch.clamp_min(part, 0, out=positive)
+        away = part - middle
+        if counts:
+            away.mul_(counts[number])
+        sums[0] += away.sum(0).view(side, -1).sum(0)
+        sums[1] += away.square_().sum(0).view(side, -1).sum(0)
+    return result, sums
+
+
+def activation_slopes(
+    values: Tensor, weights: Tensor | None, offset: Tensor, factor: Tensor, gradient: Tensor
+) -> Tensor:
+    """The gradient of both: weights (offset + factor values), plus that of the positive parts where there are any.
+
+    Args:
+        values: `(slices, channels, height, width)`, channels last in memory.
+        weights: 1 where a pixel counts, 0 where not, `(slices, 1, height, width)`; None counts every pixel.
+        offset: `(channels,)`.
+        factor: `(channels,)`.
+        gradient: Of the positive parts, as `values`.
+    """
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    result = torch.empty_like(values)
+    side = _side(values, weights)
+    offset, factor = offset.repeat(side), factor.repeat(side)
+    counts = _counts(values, weights)
+    triples = zip(_parts(values, side), _parts(gradient, side), _parts(result, side), strict=True)
+    for number, (part, slope, sum_of_both) in enumerate(triples):
+        torch.addcmul(offset, part, factor, out=sum_of_both)
+        if counts:
+            sum_of_both.mul_(counts[number])
+        sum_of_both.add_(torch.ops.aten.threshold_backward(slope, part, 0))
+    return result
+
+
+def _side(values: Tensor, weights: Tensor | None) -> int:
+    """How many pixels make a row; one, where each has its own weight."""
+    channels, pixels = values.shape[1], values.numel() // values.shape[1]
+    side = 1
+    while weights is None and 2 * side * channels <= WIDE and pixels % (2 * side) == 0:
+        side *= 2
+    return side
+
+
+def _parts(values: Tensor, side: int) -> Sequence[Tensor]:
+    """Some rows at a time, `(rows, side * channels)`, as views."""
+    width = side * values.shape[1]
+    return torch.split(values.movedim(1, -1).view(-1, width), max(TOGETHER // width, 1))
+
+
+def _counts(values: Tensor, weights: Tensor | None) -> Sequence[Tensor]:
+    """The weights of parts whose rows are single pixels, `(rows, 1)`; slices may share theirs."""
+    if weights is None:
+        return ()
+    each = weights.expand(len(values), 1, *values.shape[2:]).reshape(-1, 1)
+    return torch.split(each, max(TOGETHER // values.shape[1], 1))
