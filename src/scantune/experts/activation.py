@@ -80,8 +80,5 @@ def _parts(values: Tensor, side: int) -> Sequence[Tensor]:
 
 
 def _counts(values: Tensor, weights: Tensor | None) -> Sequence[Tensor]:
-    """The weights of parts whose rows are single pixels, `(rows, 1)`; slices may share theirs."""
-    if weights is None:
-        return ()
-    each = weights.expand(len(values), 1, *values.shape[2:]).reshape(-1, 1)
-    return torch.split(each, max(TOGETHER // values.shape[1], 1))
+    """The weights of parts whose rows are single pixels, `(rows, 1)`."""
+    return () if weights is None else torch.split(weights.reshape(-1, 1), max(TOGETHER // values.shape[1], 1))

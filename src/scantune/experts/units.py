@@ -84,7 +84,8 @@ class Units:
         for name, activation in self.activations.items():
             assert activation.moments is not None
             yield name, activation.moments
-            activation.moments = None
+            # Whoever runs the network next may have other slices.
+            activation.moments = activation.padding = None
 
 
 def _measured(task: nn.Module, centers: Mapping[str, Tensor]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
