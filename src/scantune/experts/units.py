@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.experts.activation import activate, activation_slopes
+from scantune.experts import activation as rows
 from scantune.experts.base import inside
 
 
@@ -28,12 +28,8 @@ class MeasuredReLU(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
         weights = inside(self.padding, values)
-        result: tuple[Tensor, Tensor]
-        if self.bias is None:
-            values = values.contiguous(memory_format=torch.channels_last)
-            result = _ActivateByRows.apply(values, self.center, weights)  # type: ignore[no-untyped-call]
-        else:
-            result = _Activate.apply(values, self.bias, self.center, weights)  # type: ignore[no-untyped-call]
+        values = values.contiguous(memory_format=torch.channels_last)
+        result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.center, weights)  # type: ignore[no-untyped-call]
         activations, self.moments = result
         return activations
 
@@ -105,43 +101,31 @@ def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str
 
 
 class _Activate(torch.autograd.Function):
-    """Keeps the values alone."""
+    """Keeps the values alone; by kernels where there is a bias to add, on a CPU by rows."""
 
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, bias: Tensor, center: Tensor, weights: Tensor | None
+        ctx: Any, values: Tensor, bias: Tensor | None, center: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        from scantune.kernels import activation
-
         ctx.save_for_backward(values, bias, center, weights)
-        activations, sums = activation.activate(values, bias, center, weights)
+        activations, sums = _programs(bias).activate(values, bias, center, weights)
         return activations, _numbered(sums, values, weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from scantune.kernels import activation
-
         values, bias, center, weights = ctx.saved_tensors
         activations, (_, total, squares) = gradients
         offset, factor = (total - 2 * squares * center).float(), (2 * squares).float()
-        return activation.activation_slopes(values, bias, weights, offset, factor, activations), None, None, None
+        slopes = _programs(bias).activation_slopes(values, bias, weights, offset, factor, activations)
+        return slopes, None, None, None
 
 
-class _ActivateByRows(torch.autograd.Function):
-    """The same on a CPU, for values that have their bias."""
+def _programs(bias: Tensor | None) -> Any:
+    if bias is None:
+        return rows
+    from scantune.kernels import activation as kernels
 
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, center: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(values, center, weights)
-        activations, sums = activate(values, center, weights)
-        return activations, _numbered(sums, values, weights)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        values, center, weights = ctx.saved_tensors
-        activations, (_, total, squares) = gradients
-        offset, factor = (total - 2 * squares * center).float(), (2 * squares).float()
-        return activation_slopes(values, weights, offset, factor, activations), None, None
+    return kernels
 
 
 def _numbered(sums: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:

@@ -27,21 +27,22 @@ class Measuring:
     def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool) -> None:
         self.network, self.prior = network, prior
         self.precision: Precision = Single()
-        self.units = Units({})
-        first = next(network.parameters())
-        if frozen and (usable(first) or not first.is_cuda):
-            self._quicken(usable(first))
+        self.units = self._units() if frozen else Units({})
         self.rest = self._rest()
         self.record = Recorder(network, self.rest.layers()).__enter__()
 
-    def _quicken(self, by_kernels: bool) -> None:
+    def _units(self) -> Units:
+        """What is measured on the way, by kernels or on a CPU by rows; nothing on a GPU that kernels cannot use."""
+        first = next(self.network.parameters())
+        if first.is_cuda and not usable(first):
+            return Units({})
         quicken(self.network)
         fields = self.prior.families["cnn"].fields
         centers = {layer: field.center for layer, field in fields.items() if isinstance(field.density, Normal)}
+        if not usable(first):
+            return Units.by_rows(self.network.task, centers)
         patches = self.prior.families.get("pca")
-        others = [] if patches is None else patches.experts.layers()
-        task = self.network.task
-        self.units = Units.of(task, centers, others) if by_kernels else Units.by_rows(task, centers)
+        return Units.of(self.network.task, centers, [] if patches is None else patches.experts.layers())
 
     def _rest(self) -> FieldOfExperts:
         """What is measured after the pass."""
