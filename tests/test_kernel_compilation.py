@@ -46,7 +46,7 @@ from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels.moments import slopes, sums
 from scantune.kernels.norm import instance_relu, norm_relu
 from scantune.kernels.pooling import halve
-from scantune.kernels.upsampling import double
+from scantune.kernels.upsampling import double, double_beside
 import scantune.networks.convolution as convolution
 
 convolution.usable = lambda _: True
@@ -58,14 +58,15 @@ def backward(result):
     result.float().sum().backward()
 
 
-for inputs, outputs in ((1, 16), (16, 1), (16, 16)):
-    layer = nn.Conv2d(inputs, outputs, 3, padding=1)
+for inputs, outputs, size in ((1, 16, 3), (16, 1, 3), (16, 16, 3), (16, 4, 1)):
+    layer = nn.Conv2d(inputs, outputs, size, padding=size // 2)
     convolution.quicken(layer)
     backward(layer(picture if inputs == 1 else x))
 backward(norm_relu(x, nn.BatchNorm2d(16)))
 backward(instance_relu(x))
 backward(bump(x, torch.ones(16, requires_grad=True)))
 backward(double(x))
+backward(double_beside(x, torch.zeros(2, 8, 16, 16, dtype=torch.bfloat16, requires_grad=True)))
 backward(torch.cat([part.flatten() for part in halve(x)]))
 one, weights, table = torch.ones(16), torch.ones(2, 1, 8, 8), x.detach()
 for weighed in (None, weights):

@@ -139,7 +139,9 @@ def test_convolutions_and_their_gradients_are_those_of_the_library(inputs, outpu
 @pytest.mark.parametrize(
     "other",
     [
-        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 1, groups=2),
+        nn.Conv2d(4, 4, 1, 2),
+        nn.Conv2d(4, 4, 1, padding=1),
         nn.Conv2d(4, 4, 3),
         nn.Conv2d(4, 4, 3, 2, 1),
         nn.Conv2d(4, 4, 3, padding=1, groups=2),

@@ -9,10 +9,13 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from scantune.kernels import dice, norm
+from scantune.kernels import convolution as kernel
+from scantune.kernels import dice, norm, pointwise
+from scantune.kernels.convolution import correlate
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels.norm import instance_relu, norm_relu
 from scantune.kernels.pooling import halve
+from scantune.kernels.upsampling import double, double_beside
 from scantune.networks import AdaptableNetwork, convolution, normalizer, quicken, unet
 from scantune.tasks import Segmentation, segmentation
 from test_kernels import DEVICE, assert_close, features, pair, precisions
@@ -21,10 +24,11 @@ from test_kernels import DEVICE, assert_close, features, pair, precisions
 @pytest.fixture
 def shared_out(monkeypatch):
     """Work is shared out among few programs with little each, so that all of them go on to a second round."""
-    for module, name, value in ((norm, "PROGRAMS", 3), (norm, "TILE", 512)):
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(dice, "TILE", 64)
-    monkeypatch.setattr(dice, "SHARES", 2)
+    few = {norm: {"PROGRAMS": 4, "TILE": 512}, dice: {"TILE": 64, "SHARES": 2}}
+    few |= {pointwise: {"BLOCK": 16, "SHARES": 3}, kernel: {"SHARE": 16, "SHARES": 3}}
+    for module, values in few.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
 
 
 def norms(channels, kind=nn.BatchNorm2d):
@@ -96,6 +100,16 @@ def test_pooling_passes_on_the_gradients_of_both_uses():
 
 
 @precisions
+def test_upsampling_beside_others_is_upsampling_and_concatenation(dtype):
+    (x, plain), (skip, same) = pair(features(5, dtype)), pair(features(3, dtype, 1, (2, 18, 14)))
+    found, expected = double_beside(x, skip), torch.cat([double(plain), same], 1)
+    assert torch.equal(found, expected) and found.is_contiguous(memory_format=torch.channels_last)
+    back = features(8, dtype, 3, (2, 18, 14))
+    mine, theirs = (torch.autograd.grad(*each, back) for each in ((found, [x, skip]), (expected, [plain, same])))
+    assert all(map(torch.equal, mine, theirs))
+
+
+@precisions
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("labels", [torch.int64, torch.int16])
 def test_the_dice_loss_is_the_tasks(classes, labels, dtype, shared_out):
@@ -110,6 +124,34 @@ def test_the_dice_loss_is_the_tasks(classes, labels, dtype, shared_out):
     found.backward()
     (1 - dices.mean()).backward()
     assert_close(x.grad * 100, plain.grad * 100, dtype)
+
+
+@precisions
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 4), (5, 17), (32, 1)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions_of_kernel_1_are_those_of_the_library(inputs, outputs, dtype, bias, shared_out, monkeypatch):
+    monkeypatch.setattr(convolution, "usable", lambda _: True)
+    torch.manual_seed(0)
+    plain = nn.Conv2d(inputs, outputs, 1, bias=bias).to(DEVICE)
+    own = copy.deepcopy(plain)
+    quicken(own)
+    assert type(own) is convolution.Pointwise
+    x, y = pair(features(inputs, dtype))
+    found, expected = own(x), plain(y.float())
+    assert found.dtype == dtype
+    assert_close(found, expected, dtype)
+    back = features(outputs, dtype, 3)
+    mine = torch.autograd.grad(found, [x, *own.parameters()], back)
+    theirs = torch.autograd.grad(expected, [y, *plain.parameters()], back.float())
+    for one, two in zip(mine, theirs, strict=True):
+        assert_close(one / 40, two / 40, dtype)
+
+
+def test_sums_over_more_pixels_than_fit_into_one_round_are_whole(shared_out):
+    values, back = features(16, torch.float16), features(16, torch.float16, 3)
+    weight = torch.zeros(16, 16, 3, 3, device=DEVICE, requires_grad=True)
+    F.conv2d(values.float(), weight, padding=1).backward(back.float())
+    torch.testing.assert_close(correlate(values, back), weight.grad, atol=0.05, rtol=1e-2)
 
 
 def test_a_network_learns_the_same_by_kernels(monkeypatch):

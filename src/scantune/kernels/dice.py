@@ -35,10 +35,9 @@ class _SoftmaxDice(torch.autograd.Function):
         table, labels = logits.movedim(1, -1).contiguous().flatten(1, -2), labels.contiguous()
         images, pixels, classes = table.shape
         block, wide = _block(classes)
-        blocks = triton.cdiv(pixels, block)
-        shares = min(blocks, SHARES)
+        shares = min(triton.cdiv(pixels, block), SHARES)
         parts = torch.empty(shares, 3, images, classes, device=logits.device)
-        _sums[(shares, images)](table, labels, parts, pixels, classes, images, block, wide, triton.cdiv(blocks, shares))
+        _sums[(shares, images)](table, labels, parts, pixels, classes, images, block, wide)
         predicted, overlap, true = parts.sum(0)
         total = predicted + true + EPSILON
         dice = 2 * overlap / total
@@ -79,18 +78,20 @@ def _softmax(table, labels, image, row, column, pixels, classes):
 
 
 @triton.jit
-def _sums(table, labels, parts, pixels, classes, images, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROUNDS: tl.constexpr):
+def _sums(table, labels, parts, pixels, classes, images, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     share, image = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, WIDE)
     predicted = tl.zeros((BLOCK, WIDE), tl.float32)
     overlap = tl.zeros((BLOCK, WIDE), tl.float32)
     true = tl.zeros((BLOCK, WIDE), tl.float32)
-    for turn in range(ROUNDS):
-        row = (turn * tl.num_programs(0) + share) * BLOCK + tl.arange(0, BLOCK)
+    first = share * BLOCK
+    while first < pixels:
+        row = first + tl.arange(0, BLOCK)
         chance, mine, _, _ = _softmax(table, labels, image, row, column, pixels, classes)
         predicted += chance
         overlap += tl.where(mine, chance, 0.0)
         true += tl.where(mine, 1.0, 0.0)
+        first += tl.num_programs(0) * BLOCK
     place = parts + (share * 3 * images + image) * classes + column
     tl.store(place, tl.sum(predicted, 0), mask=column < classes)
     tl.store(place + images * classes, tl.sum(overlap, 0), mask=column < classes)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 TILE = 4096
 """Numbers that a program looks at at once."""
-PROGRAMS = 1056
+PROGRAMS = 1024
 """The most programs that sum up pixels, each its share."""
 
 
@@ -44,9 +44,9 @@ class _NormRelu(torch.autograd.Function):
         tiles = _Tiles(features, groups)
         parts, moments = tiles.parts(features), features.new_empty(groups, 2, tiles.channels, dtype=torch.float32)
         table = tiles.pixels, tiles.channels, features.stride(-1)
-        _sums[tiles.shares](features, parts, *table, *tiles.block, tiles.rounds)
+        _sums[tiles.shares](features, parts, *table, *tiles.block)
         running = (parts, parts) if running_mean is None else (running_mean, running_var)
-        facts = (*table, momentum, eps, running_mean is not None, *tiles.summed)
+        facts = (*table, momentum, eps, tiles.shares[0], running_mean is not None, PROGRAMS)
         _moments[tiles.channelwise](features, parts, *running, moments, *facts)
         _apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
         ctx.save_for_backward(features, moments, scale, shift)
@@ -60,8 +60,8 @@ class _NormRelu(torch.autograd.Function):
         parts, totals = tiles.parts(features), torch.empty_like(moments)
         known = (features, incoming, moments, scale, shift)
         table = tiles.pixels, tiles.channels, features.stride(-1), incoming.stride(-1)
-        _back_sums[tiles.shares](*known, parts, *table, *tiles.block, tiles.rounds)
-        _totals[tiles.channelwise](parts, totals, tiles.channels, *tiles.summed)
+        _back_sums[tiles.shares](*known, parts, *table, *tiles.block)
+        _totals[tiles.channelwise](parts, totals, tiles.channels, tiles.shares[0], PROGRAMS)
         _back_apply[tiles.grid](*known, totals, outgoing, *table, outgoing.stride(-1), *tiles.block)
         to_shift, to_scale = totals.sum(0)
         return outgoing, to_scale, to_shift, None, None, None, None, None
@@ -90,8 +90,7 @@ class _Tiles:
         rows, columns = triton.cdiv(self.pixels, self.block[0]), triton.cdiv(self.channels, wide)
         shares = min(rows, max(PROGRAMS // groups, 1))
         self.grid, self.shares = (rows, columns, groups), (shares, columns, groups)
-        self.rounds = triton.cdiv(rows, shares)
-        self.channelwise, self.summed = (self.channels, groups), (shares, triton.next_power_of_2(shares))
+        self.channelwise = self.channels, groups
 
     def parts(self, features: Tensor) -> Tensor:
         """Room for two sums of each channel of each share."""
@@ -119,29 +118,31 @@ def _keep(parts, share, shares, column, channels, one, two):
 
 
 @triton.jit
-def _sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROUNDS: tl.constexpr):
+def _sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     share, shares = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     middle = _center(features, column, number, channels, step)[None, :]
     one = tl.zeros((BLOCK, WIDE), tl.float32)
     two = tl.zeros((BLOCK, WIDE), tl.float32)
-    for turn in range(ROUNDS):
-        row = (turn * shares + share) * BLOCK + tl.arange(0, BLOCK)
+    first = share * BLOCK
+    while first < number:
+        row = first + tl.arange(0, BLOCK)
         inside = (row < number)[:, None] & (column < channels)[None, :]
         value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0)
         away = tl.where(inside, value.to(tl.float32) - middle, 0.0)
         one += away
         two += away * away
+        first += shares * BLOCK
     _keep(parts, share, shares, column, channels, one, two)
 
 
 @triton.jit
-def _summed(parts, channel, channels, SHARES: tl.constexpr, MOST: tl.constexpr):
+def _summed(parts, channel, channels, shares, MOST: tl.constexpr):
     """Over shares, always in the same order."""
     share = tl.arange(0, MOST)
-    place = (tl.program_id(1) * SHARES + share) * 2 * channels + channel
-    one = tl.load(parts + place, mask=share < SHARES, other=0.0)
-    two = tl.load(parts + place + channels, mask=share < SHARES, other=0.0)
+    place = (tl.program_id(1) * shares + share) * 2 * channels + channel
+    one = tl.load(parts + place, mask=share < shares, other=0.0)
+    two = tl.load(parts + place + channels, mask=share < shares, other=0.0)
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
@@ -157,12 +158,12 @@ def _moments(
     step,
     momentum,
     eps,
+    shares,
     RUNNING: tl.constexpr,
-    SHARES: tl.constexpr,
     MOST: tl.constexpr,
 ):
     channel, group = tl.program_id(0), tl.program_id(1)
-    one, two = _summed(parts, channel, channels, SHARES, MOST)
+    one, two = _summed(parts, channel, channels, shares, MOST)
     count = number * 1.0
     away = one / count
     variance = tl.maximum(two / count - away * away, 0.0)
@@ -179,9 +180,9 @@ def _moments(
 
 
 @triton.jit
-def _totals(parts, totals, channels, SHARES: tl.constexpr, MOST: tl.constexpr):
+def _totals(parts, totals, channels, shares, MOST: tl.constexpr):
     channel = tl.program_id(0)
-    one, two = _summed(parts, channel, channels, SHARES, MOST)
+    one, two = _summed(parts, channel, channels, shares, MOST)
     place = totals + tl.program_id(1) * 2 * channels + channel
     tl.store(place, one)
     tl.store(place + channels, two)
@@ -246,18 +247,19 @@ def _back_sums(
     incoming_step,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
-    ROUNDS: tl.constexpr,
 ):
     share, shares = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     one = tl.zeros((BLOCK, WIDE), tl.float32)
     two = tl.zeros((BLOCK, WIDE), tl.float32)
-    for turn in range(ROUNDS):
-        row = (turn * shares + share) * BLOCK + tl.arange(0, BLOCK)
+    first = share * BLOCK
+    while first < number:
+        row = first + tl.arange(0, BLOCK)
         normed, seen, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
         slope = _let_through(incoming, seen, row, column, number, channels, incoming_step)
         one += slope
         two += slope * normed
+        first += shares * BLOCK
     _keep(parts, share, shares, column, channels, one, two)
 
 

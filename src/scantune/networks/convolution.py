@@ -1,10 +1,9 @@
-"""3 x 3 convolutions by programs of our own, where these are faster than a library's."""
+"""Convolutions by kernels of our own, where these are faster than a library's."""
 
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
 from scantune.networks import narrow
@@ -28,9 +27,7 @@ class Convolution(nn.Conv2d):
             if last and one == 1 and other <= MANY and input.dtype == torch.float32:
                 return _Narrow.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             return super().forward(input)
-        dtype = input.dtype
-        if torch.is_autocast_enabled(input.device.type):
-            dtype = torch.get_autocast_dtype(input.device.type)
+        dtype = _precision(input)
         if one == 1 and other <= MANY:
             return _Narrow.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         if one == other == FEW and dtype.itemsize == 2 and input.numel() < 2**31:
@@ -38,13 +35,37 @@ class Convolution(nn.Conv2d):
         return super().forward(input)
 
 
+class Pointwise(nn.Conv2d):
+    """A 1 x 1 convolution of stride 1."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
+        if not usable(input) or max(self.in_channels, self.out_channels) > MANY:
+            return super().forward(input)
+        from scantune.kernels.pointwise import mix
+
+        dtype = _precision(input)
+        result = mix(input.to(dtype), self.weight.flatten(1).to(dtype))
+        return result if self.bias is None else result + self.bias.to(dtype)[:, None, None]
+
+
 def quicken(network: nn.Module) -> None:
-    """Lets the 3 x 3 convolutions of a network be done by kernels; parameters, names and results stay."""
+    """Lets 3 x 3 and 1 x 1 convolutions of a network be done by kernels; parameters, names and results stay."""
     for module in network.modules():
-        alike = (module.kernel_size, module.stride, module.dilation) if type(module) is nn.Conv2d else None
-        if alike == ((3, 3), (1, 1), (1, 1)) and module.padding in ((1, 1), "same") and _plain(module):
-            # It has nothing that an nn.Conv2d does not have, and hooks stay where they are.
+        if type(module) is not nn.Conv2d or (module.stride, module.dilation) != ((1, 1), (1, 1)) or not _plain(module):
+            continue
+        # They have nothing that an nn.Conv2d does not have, and hooks stay where they are.
+        if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
             module.__class__ = Convolution
+        if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same", "valid"):
+            module.__class__ = Pointwise
+
+
+def _precision(features: Tensor) -> torch.dtype:
+    """What a convolution of features is computed in."""
+    if torch.is_autocast_enabled(features.device.type):
+        return torch.get_autocast_dtype(features.device.type)
+    return features.dtype
 
 
 def _plain(module: nn.Module) -> bool:
@@ -104,7 +125,7 @@ class _Narrow(torch.autograd.Function):
 
 
 class _Few(torch.autograd.Function):
-    """Between few channels; weights' gradients are a library's."""
+    """Between few channels."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -115,14 +136,14 @@ class _Few(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from scantune.kernels.convolution import convolve
+        from scantune.kernels.convolution import convolve, correlate
 
         features, weight = ctx.saved_tensors
         gradient, ours, theirs = gradients[0], None, None
         if ctx.needs_input_grad[0]:
             ours = convolve(gradient, taps(weight, gradient.dtype).flip(0).transpose(1, 2))
         if ctx.needs_input_grad[1]:
-            theirs = conv2d_weight(features, weight.shape, gradient, padding=1).to(weight)  # type: ignore[no-untyped-call]
+            theirs = correlate(features, gradient).to(weight)
         return ours, theirs, _sum(gradient, ctx.needs_input_grad[2])
 
 

@@ -84,7 +84,7 @@ class UNet(nn.Module):
             skips.append(skip)
         x = self.down[-1](x)
         for level, skip in zip(self.up, reversed(skips), strict=True):
-            x = level(torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1))
+            x = level(self._joined(x, skip))
         return self.classify(x)  # type: ignore[no-any-return]
 
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +94,15 @@ class UNet(nn.Module):
 
             return halve(x)
         return x, self.pool(x)
+
+    def _joined(self, x: Tensor, skip: Tensor) -> Tensor:
+        """Features at the size of others, and these."""
+        doubled = all(new == 2 * old for new, old in zip(skip.shape[2:], x.shape[2:], strict=True))
+        if usable(x) and x.ndim == 4 and doubled and x.dtype == skip.dtype:
+            from scantune.kernels.upsampling import double_beside
+
+            return double_beside(x, skip)
+        return torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1)
 
     def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if x.is_cuda and all(new == 2 * old for new, old in zip(size, x.shape[2:], strict=True)):
