@@ -4,8 +4,10 @@
     python scripts/guard_paths.py MODEL --cohort lgg --files 'DATA/lgg/HT_*_FLAIR.nii.gz' --reference lesion ...
 
 Of every scan and run a line: energies, stability under perturbations, volumes, agreement with the source prediction,
-confidence, and Dice against the reference, step by step. `guard_rules.py` plays rules back on these lines. At most
-`--slices` slices of a scan are used, evenly spaced, so that a path takes a minute on one processor core.
+confidence, and Dice against the reference, step by step. `guard_rules.py` plays rules back on these lines. The guard's
+evidence is that of the slices that it looks at, Dice that of all. With `--slices` at most so many of a scan are used,
+evenly spaced: of eight, a path takes a minute on one processor core. `--seed` gives other people, `--part 2/12` the
+second of twelve parts of them, for processes that share the work.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch import Tensor
 
 import scantune
 from scantune.methods import METHODS, Equipment
+from scantune.networks import lay_out
 from scantune.optimise import Schedule, optimise
 from scantune.preprocess import Prepared
 from scantune.sampling import RandomSlices, WholeVolume
@@ -55,21 +59,24 @@ def expected(probabilities: Tensor, labels: Tensor, structures: int) -> list[flo
 class Looker:
     """Notes a row per look; the first is of the source network."""
 
-    def __init__(self, scan: Volume, reference: Tensor, task: Any) -> None:
+    def __init__(self, scan: Volume, reference: Tensor, task: Any, channels: int | None) -> None:
         self.scan, self.reference, self.task = scan, reference, task
+        self.scout = Scout.of(scan.images, task, tuple(PERTURBATIONS), channels)
         self.source: list[Tensor] = []
 
+    @torch.no_grad()
     def __call__(self, network: torch.nn.Module) -> dict[str, Any]:
-        with torch.autocast("cpu", torch.bfloat16):
-            every = Scout(self.scan.images, self.task, tuple(PERTURBATIONS)).probabilities(network)
+        every = self.scout.probabilities(network)
         structures = every[0].shape[1] - 1
+        parts = (self.task.probabilities(network(part.images)).argmax(1) for part in self.scan.batches(8))
+        whole = torch.cat(list(parts))
         labels, others = every[0].argmax(1), [probabilities.argmax(1) for probabilities in every[1:]]
         mean = torch.stack(every).mean(0)
         if not self.source:
             self.source = [labels, mean]
         entropy = -(every[0] * every[0].clamp_min(1e-9).log()).sum(1)
         return {
-            "dice": agreements(labels, self.reference, structures),
+            "dice": agreements(whole, self.reference, structures),
             "counts": [int((labels == v).sum()) for v in range(1, structures + 1)],
             "stability": {n: agreements(o, labels, structures) for n, o in zip(PERTURBATIONS, others, strict=True)},
             "agreement": agreements(labels, self.source[0], structures),
@@ -84,10 +91,10 @@ class Looker:
 
 
 def thinned(prepared: Prepared, most: int) -> tuple[Volume, Tensor]:
-    """At most so many slices, evenly spaced, and their reference."""
+    """At most so many slices, evenly spaced, and their reference; 0 for all."""
     assert prepared.reference is not None
     number = len(prepared.volume)
-    chosen = torch.linspace(0, number - 1, min(most, number)).round().long()
+    chosen = torch.linspace(0, number - 1, min(most or number, number)).round().long()
     padding = None if prepared.padding is None else prepared.padding[chosen]
     images = prepared.volume[chosen].to(memory_format=torch.channels_last)
     return Volume(images, padding, prepared.distance), prepared.reference[chosen]
@@ -95,11 +102,10 @@ def thinned(prepared: Prepared, most: int) -> tuple[Volume, Tensor]:
 
 def follow(model: scantune.Model, scan: Volume, reference: Tensor, run: str) -> list[dict[str, Any]]:
     name, schedule, options, every = RUNS[run]
-    network = deepcopy(model.network).requires_grad_(False)
-    network.task.to(memory_format=torch.channels_last)  # what moves stays as it is, for the solver
-    looker = Looker(scan, reference, model.task)
-    path: dict[int, dict[str, Any]] = {0: looker(network)}
     runner = METHODS[name](Equipment(model.task, model.prior, model.helpers), options)
+    network = runner.equip(deepcopy(model.network), scan).requires_grad_(False)
+    looker = Looker(scan, reference, model.task, network.channels)
+    path: dict[int, dict[str, Any]] = {0: looker(model.network)}
 
     def look(step: int, _steps: int) -> None:
         # The loop tells of the evaluation that is the step-th, from 1, so that it is row step - 1 of the trace.
@@ -120,18 +126,27 @@ def people(arguments: argparse.Namespace) -> Iterator[scantune.Case]:
         stem, kind = path.name.removesuffix(".nii.gz").rsplit("_", 1)
         labels = read_labels(path.with_name(f"{stem}_{arguments.reference}.nii.gz"))
         yield replace(read_scan(path), name=f"{stem}_{kind}", reference=labels.labels, site=stem.split("_")[0])
-    cohort = None if arguments.files else COHORTS[arguments.cohort]
-    for index in range(arguments.start, arguments.count) if cohort else ():
-        for centre in arguments.centres or cohort.centres:
-            if index < cohort.centres[centre].splits[arguments.split]:
-                yield from cohort.cases(
-                    centre,
-                    arguments.split,
-                    start=index,
-                    count=index + 1,
-                    slices=None if arguments.cohort == "spine" else arguments.slices,
-                    cache=arguments.cache or None,
-                )
+    if not arguments.files:
+        yield from simulated(arguments)
+
+
+def simulated(arguments: argparse.Namespace) -> Iterator[scantune.Case]:
+    """The part that was asked for of the people of a split, one of each centre after another."""
+    cohort = COHORTS[arguments.cohort]
+    anatomy, slices = cohort.anatomy(), None if arguments.cohort == "spine" else arguments.slices or None
+    part, parts = map(int, arguments.part.split("/"))
+    numbers = range(arguments.start, arguments.count)
+    for index, centre in list(product(numbers, arguments.centres or cohort.centres))[part - 1 :: parts]:
+        yield from cohort.cases(
+            centre,
+            arguments.split,
+            seed=arguments.seed,
+            anatomy=anatomy,
+            start=index,
+            count=index + 1,
+            slices=slices,
+            cache=arguments.cache or None,
+        )
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -139,6 +154,10 @@ def main(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out)
     done = {(r["subject"], r["run"]) for r in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
     model = scantune.load(arguments.model)
+    device = torch.device(arguments.device)
+    model.network.to(device).eval()
+    lay_out(model.network, "channels last")
+    model = replace(model, prior=model.prior.to(device))
     for case in people(arguments):
         scan = reference = None
         for run in arguments.runs:
@@ -146,9 +165,15 @@ def main(arguments: argparse.Namespace) -> None:
                 continue
             if scan is None:
                 scan, reference = thinned(model.preprocessing.apply(case), arguments.slices)
+                scan, reference = scan.to(device), reference.to(device)
             before = survey(model.network, scan, model.task, model.prior)
             row = {"cohort": arguments.cohort, "site": case.site, "subject": case.name, "run": run}
-            row |= {"split": arguments.split, "model": Path(arguments.model).stem, "energies": before.energies}
+            row |= {
+                "split": arguments.split,
+                "seed": arguments.seed,
+                "model": Path(arguments.model).stem,
+                "energies": before.energies,
+            }
             row |= {"source_site": arguments.source or COHORTS[arguments.cohort].source}
             row["path"] = follow(model, scan, reference, run)
             with out.open("a") as file:
@@ -168,7 +193,10 @@ if __name__ == "__main__":
     parser.add_argument("--centres", nargs="+")
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--count", type=int, default=2)
-    parser.add_argument("--slices", type=int, default=8)
+    parser.add_argument("--slices", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--runs", nargs="+", default=["foe-cnn-pca", "entropy", "entropy 1e-3", "batchnorm"])
     parser.add_argument("--cache", default="")
     parser.add_argument("--out", required=True)
