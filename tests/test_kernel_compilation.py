@@ -41,6 +41,7 @@ def compile_only(kernel, *args, grid, warmup, **options):
 JITFunction.run = compile_only
 
 from scantune.kernels.activation import activate, activation_slopes
+from scantune.kernels import binning
 from scantune.kernels.bump import bump
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels.moments import slopes, sums
@@ -74,6 +75,10 @@ for weighed in (None, weights):
     slopes(table, weighed, one, one)
     activate(table, one, one, weighed)
     activation_slopes(table, one, weighed, one, one, table)
+    binning.counts(table, weighed, one, one, 101)
+    binning.slopes(table, weighed, one, one, torch.ones(16, 101))
+    binning.activate(table, one, weighed, one, one, 101)
+    binning.activation_slopes(table, one, weighed, one, one, torch.ones(16, 101), table)
 backward(softmax_dice_loss(x, torch.zeros(2, 8, 8, dtype=torch.int64)))
 print(*sorted(done))
 """

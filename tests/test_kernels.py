@@ -7,16 +7,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from conftest import TOY_PATCHES
+
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from scantune import kernels
+from scantune import FieldOfExperts, kernels
+from scantune.densities.binning import Grid, _Counts, steps
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
+from scantune.kernels import binning
 from scantune.kernels.activation import activate, activation_slopes
 from scantune.kernels.bump import bump
 from scantune.kernels.convolution import convolve
 from scantune.kernels.moments import slopes, sums
 from scantune.kernels.upsampling import double
+from scantune.methods.measuring import meter_of
 from scantune.networks import Convolution, fold_batch_norm, quicken
 from scantune.networks.convolution import taps
 
@@ -179,18 +184,64 @@ def test_activations_moments_and_their_gradient_are_those_of_one_after_the_other
     assert_close(activation_slopes(plain.detach(), bias, weights, offset, factor, back), plain.grad)
 
 
-def test_units_give_what_the_network_gave_and_the_moments_of_its_layers(toy):
+def plainly_counted(values, weights, grid, rise, start):
+    flat = values.movedim(1, -1).flatten(1, -2)
+    counted = None if weights is None else weights.flatten(1).unsqueeze(2)
+    return _Counts.apply(flat, counted, grid, rise, start)
+
+
+@precisions
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("channels", "grid"), [(1, Grid(-2, 2)), (5, Grid(step=0.5)), (37, Grid(-6.35, 6.35))])
+def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, dtype, weighted):
+    values, weights = features(channels, dtype), (features(1, seed=1) > 0).float() if weighted else None
+    rise, start = steps(grid, None, torch.ones(channels, device=DEVICE))
+    plain = values.float().requires_grad_()
+    expected = plainly_counted(plain, weights, grid, rise, start)
+    found = binning.counts(values, weights, rise, start, grid.size)
+    torch.testing.assert_close(found, expected.double(), atol=5e-3, rtol=0)
+    torch.testing.assert_close(found.sum(1), expected.sum(1).double(), atol=1e-4, rtol=0)
+    back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    expected.backward(back)
+    assert_close(binning.slopes(values, weights, rise, start, back), plain.grad, dtype)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_activations_counts_and_their_gradient_are_those_of_one_after_the_other(weighted):
+    grid, plain, bias = Grid(), features(5).requires_grad_(), torch.linspace(-1, 1, 5, device=DEVICE)
+    weights = (features(1, seed=1) > 0).float() if weighted else None
+    rise, start = steps(grid, None, bias)
+    shifted = plain + bias.view(1, -1, 1, 1)
+    expected = plainly_counted(shifted, weights, grid, rise, start)
+    activations, found = binning.activate(plain.detach(), bias, weights, rise, start, grid.size)
+    assert_close(activations, shifted.relu())
+    torch.testing.assert_close(found, expected.double(), atol=5e-3, rtol=0)
+    back, slope = features(5, seed=3), torch.randn_like(expected)
+    torch.autograd.backward([shifted.relu(), expected], [back, slope])
+    assert_close(binning.activation_slopes(plain.detach(), bias, weights, rise, start, slope, back), plain.grad)
+
+
+def test_a_value_that_is_no_number_is_found_in_the_counts():
+    values = features(5)
+    values[1, 3, 4, 5] = torch.nan
+    found = binning.counts(values, None, *steps(Grid(), None, torch.ones(5, device=DEVICE)), Grid().size)
+    assert found.sum(1).isnan().tolist() == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("density", ["gaussian", "kde", "histogram"])
+def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, density, monkeypatch):
     task = deepcopy(toy.network.task).to(DEVICE).requires_grad_(False)
-    prior = toy.prior.to(torch.device(DEVICE)).folded(fold_batch_norm(task))
-    fields, images = prior.families["cnn"].fields, features(1, size=(2, 32, 32))
+    prior = FieldOfExperts.fit(task, [features(1, size=(2, 32, 32))], density=density, patches=TOY_PATCHES)
+    prior = prior.to(torch.device(DEVICE)).folded(fold_batch_norm(task))
+    fields, images = prior.families["cnn"].fields, features(1, seed=1, size=(2, 32, 32))
     expected = prior.statistics(task, images)
-    output = task(images)
-    last = prior.families["pca"].experts.layers()
-    units = Units.of(task, {layer: field.center for layer, field in fields.items()}, last)
+    output, last = task(images), list(fields)[-1:]
+    monkeypatch.setattr("scantune.densities.binning.usable", lambda tensor: True)
+    units = Units.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
     assert set(units.activations) == set(fields) - set(last)
     torch.testing.assert_close(task(images), output)
-    for layer, moments in units.moments():
-        torch.testing.assert_close(fields[layer].standardised(moments), expected[f"cnn/{layer}"], atol=1e-2, rtol=1e-4)
+    for layer, found in units.statistics():
+        torch.testing.assert_close(found, expected[f"cnn/{layer}"], atol=2e-2, rtol=1e-4)
 
 
 def test_where_a_first_kernel_fails_or_errs_none_is_used(monkeypatch):

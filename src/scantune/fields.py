@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Normal, Standard
+from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standard
 from scantune.errors import InputError
 from scantune.experts import EXPERTS, Experts, Recording
 from scantune.experts.cnn import OUTPUT
@@ -54,10 +54,6 @@ class Field:
     def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Additive statistics `(statistics, experts)` of outputs `(slices, experts, *spatial)`."""
         return self.density.measure(values, weights, Standard(self.center, self.scale))
-
-    def standardised(self, moments: Tensor) -> Tensor:
-        """Statistics of Gaussian experts, from moments `(3, experts)` about the center that are not standardised."""
-        return Normal.standardised(moments, self.scale)
 
     def compare(self, statistics: Tensor) -> Tensor:
         """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar."""

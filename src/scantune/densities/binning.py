@@ -10,9 +10,13 @@ from torch import Tensor
 
 from scantune.densities.base import Standard
 from scantune.errors import InputError
+from scantune.kernels import usable
 
 MOST = 100_000
 """Points of a grid; the densities' own have a hundred or so."""
+
+FINEST = 128
+"""Points of a grid up to which a kernel counts."""
 
 CHUNK = 2**21
 """Values that are binned at a time; what is held beside the values themselves is bounded by it."""
@@ -72,16 +76,34 @@ def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standar
     Returns:
         `(experts, points)`; no tensor of pixels times points is made on the way.
     """
-    if standard is None:
-        rise, start = values.new_full((1,), 1 / grid.step), values.new_full((1,), -grid.low / grid.step)
-    else:
-        scale, center = standard.scale.to(values), standard.center.to(values)
-        rise = 1 / (scale * grid.step)
-        start = -center * rise - grid.low / grid.step
+    precise = torch.promote_types(values.dtype, torch.float32)
+    by_kernel = countable(values, grid) and precise == torch.float32
+    rise, start = steps(grid, standard, values.new_empty(values.shape[1], dtype=precise))
+    if by_kernel:
+        return _ByKernel.apply(values, weights, grid.size, rise, start)  # type: ignore[no-any-return, no-untyped-call]
     # Experts last, as they lie in memory where channels do.
-    flat = values.movedim(1, -1).flatten(1, -2)
-    counted = None if weights is None else weights.to(values).flatten(1).unsqueeze(2)
+    flat = values.to(precise).movedim(1, -1).flatten(1, -2)
+    counted = None if weights is None else weights.to(flat).flatten(1).unsqueeze(2)
     return _Counts.apply(flat, counted, grid, rise, start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def countable(values: Tensor, grid: Grid) -> bool:
+    """Whether a kernel can count what falls to the points of a grid."""
+    return usable(values) and grid.size <= FINEST
+
+
+def steps(grid: Grid, standard: Standard | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """How many steps a value of 1 is above one of 0, and a value of 0 above the grid's first point, `(experts,)`.
+
+    Args:
+        grid: The points.
+        standard: How values are standardised; None where they are already.
+        like: Of the device, the precision and the shape that are wanted.
+    """
+    scale = torch.ones_like(like) if standard is None else standard.scale.to(like)
+    center = torch.zeros_like(like) if standard is None else standard.center.to(like)
+    rise = 1 / (scale * grid.step)
+    return rise, -center * rise - grid.low / grid.step
 
 
 class _Counts(torch.autograd.Function):
@@ -120,6 +142,24 @@ class _Counts(torch.autograd.Function):
                 slope *= weights[:, part]
             result[:, part] = slope
         return result, None, None, None, None
+
+
+class _ByKernel(torch.autograd.Function):
+    """The same by kernels, for which values may be of half precision; counts are double."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor | None, points: int, rise: Tensor, start: Tensor) -> Tensor:
+        from scantune.kernels.binning import counts
+
+        ctx.save_for_backward(values, weights, rise, start)
+        return counts(values, weights, rise, start, points)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from scantune.kernels.binning import slopes
+
+        values, weights, rise, start = ctx.saved_tensors
+        return slopes(values, weights, rise, start, gradients[0]), None, None, None, None
 
 
 def _chunks(values: Tensor) -> Iterator[slice]:

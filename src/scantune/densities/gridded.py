@@ -35,7 +35,6 @@ class Gridded(Density):
 
     def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
-        values = values.to(torch.promote_types(values.dtype, torch.float32))
         fallen = counts(values, weights, self.grid, standard).T
         pixels = values.numel() / values.shape[1]
         number = fallen.new_full((), pixels) if weights is None else weights.sum()

@@ -3,6 +3,7 @@
 from scantune.experts.base import Experts
 from scantune.experts.cnn import OUTPUT, CNNExperts
 from scantune.experts.features import LayerChoice, Recorder, Recording, choose_layers, task_network
+from scantune.experts.meters import Counts, Meter, Moments
 from scantune.experts.pca import PatchSettings, PCAExperts
 from scantune.experts.principal import PatchScatter
 from scantune.experts.units import MeasuredReLU, Units
@@ -13,9 +14,12 @@ __all__ = [
     "EXPERTS",
     "OUTPUT",
     "CNNExperts",
+    "Counts",
     "Experts",
     "LayerChoice",
     "MeasuredReLU",
+    "Meter",
+    "Moments",
     "PCAExperts",
     "PatchScatter",
     "PatchSettings",

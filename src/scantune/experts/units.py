@@ -1,4 +1,4 @@
-"""Convolutions with a ReLU behind them, whose moments are taken on the way, in the same pass."""
+"""Convolutions with a ReLU behind them, whose outputs are measured on the way, in the same pass."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
@@ -7,30 +7,30 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.experts import activation as rows
 from scantune.experts.base import inside
+from scantune.experts.meters import Meter
 
 
 class MeasuredReLU(nn.Module):
-    """Adds a convolution's bias, takes moments of the sum, gives its positive part.
+    """Adds a convolution's bias, measures the sum, gives its positive part.
 
     Args:
         bias: `(channels,)`; None where the convolution has added it.
-        center: What moments are taken about `(channels,)`.
+        meter: What measures.
     """
 
-    def __init__(self, bias: Tensor | None, center: Tensor) -> None:
+    def __init__(self, bias: Tensor | None, meter: Meter) -> None:
         super().__init__()
-        self.bias, self.center = None if bias is None else bias.float(), center.float()
+        self.bias, self.meter = None if bias is None else bias.float(), meter
         self.padding: Tensor | None = None
-        self.moments: Tensor | None = None
+        self.statistics: Tensor | None = None
 
     def forward(self, values: Tensor) -> Tensor:
         """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
         weights = inside(self.padding, values)
         values = values.contiguous(memory_format=torch.channels_last)
-        result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.center, weights)  # type: ignore[no-untyped-call]
-        activations, self.moments = result
+        result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.meter, weights)  # type: ignore[no-untyped-call]
+        activations, self.statistics = result
         return activations
 
 
@@ -45,29 +45,29 @@ class Units:
         self.activations = activations
 
     @classmethod
-    def of(cls, task: nn.Module, centers: Mapping[str, Tensor], others: Collection[str]) -> Self:
+    def of(cls, task: nn.Module, meters: Mapping[str, Meter], others: Collection[str]) -> Self:
         """Finds units in a frozen task network, and changes them in place; kernels compute what the network did.
 
         Args:
             task: The task network, whose batch norms are folded.
-            centers: Training means of the layers that are measured.
+            meters: What measures, by layer.
             others: Layers whose features are wanted themselves.
         """
         found = {}
-        for name, container, conv, relu in _measured(task, centers):
+        for name, container, conv, relu in _measured(task, meters):
             if name not in others:
-                bias = torch.zeros_like(centers[name]) if conv.bias is None else conv.bias.detach()
+                bias = conv.weight.new_zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
                 conv.bias = None
-                found[name] = container._modules[relu] = MeasuredReLU(bias, centers[name])
+                found[name] = container._modules[relu] = MeasuredReLU(bias, meters[name])
         return cls(found)
 
     @classmethod
-    def by_rows(cls, task: nn.Module, centers: Mapping[str, Tensor]) -> Self:
+    def by_rows(cls, task: nn.Module, meters: Mapping[str, Meter]) -> Self:
         """The same on a CPU, of convolutions whose weights, and so their features, lie channels last."""
         found = {}
-        for name, container, conv, relu in _measured(task, centers):
+        for name, container, conv, relu in _measured(task, meters):
             if conv.weight.stride(1) == 1 and conv.weight.dtype == torch.float32:
-                found[name] = container._modules[relu] = MeasuredReLU(None, centers[name])
+                found[name] = container._modules[relu] = MeasuredReLU(None, meters[name])
         return cls(found)
 
     def expect(self, padding: Tensor | None) -> None:
@@ -75,18 +75,18 @@ class Units:
         for activation in self.activations.values():
             activation.padding = padding
 
-    def moments(self) -> Iterator[tuple[str, Tensor]]:
-        """Number, sum and sum of squares about the center `(3, channels)`, of the latest batch by layer."""
+    def statistics(self) -> Iterator[tuple[str, Tensor]]:
+        """What was measured of the latest batch, `(statistics, channels)` by layer."""
         for name, activation in self.activations.items():
-            assert activation.moments is not None
-            yield name, activation.moments
+            assert activation.statistics is not None
+            yield name, activation.statistics
             # Whoever runs the network next may have other slices.
-            activation.moments = activation.padding = None
+            activation.statistics = activation.padding = None
 
 
-def _measured(task: nn.Module, centers: Mapping[str, Tensor]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
-    """Those of `_pairs` that are measured; only a layer that is called once has one set of moments."""
-    return [pair for pair in _pairs(task) if pair[0] in centers and f"{pair[0]}@2" not in centers]
+def _measured(task: nn.Module, meters: Mapping[str, Meter]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
+    """Those of `_pairs` that are measured; only a layer that is called once has one set of statistics."""
+    return [pair for pair in _pairs(task) if pair[0] in meters and f"{pair[0]}@2" not in meters]
 
 
 def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str]]:
@@ -101,35 +101,18 @@ def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str
 
 
 class _Activate(torch.autograd.Function):
-    """Keeps the values alone; by kernels where there is a bias to add, on a CPU by rows."""
+    """Keeps the values alone."""
 
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, bias: Tensor | None, center: Tensor, weights: Tensor | None
+        ctx: Any, values: Tensor, bias: Tensor | None, meter: Meter, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(values, bias, center, weights)
-        activations, sums = _programs(bias).activate(values, bias, center, weights)
-        return activations, _numbered(sums, values, weights)
+        ctx.save_for_backward(values, bias, weights)
+        ctx.meter = meter
+        return meter.activate(values, bias, weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        values, bias, center, weights = ctx.saved_tensors
-        activations, (_, total, squares) = gradients
-        offset, factor = (total - 2 * squares * center).float(), (2 * squares).float()
-        slopes = _programs(bias).activation_slopes(values, bias, weights, offset, factor, activations)
-        return slopes, None, None, None
-
-
-def _programs(bias: Tensor | None) -> Any:
-    if bias is None:
-        return rows
-    from scantune.kernels import activation as kernels
-
-    return kernels
-
-
-def _numbered(sums: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:
-    """Sums `(2, channels)` below the number of pixels that they are of, `(3, channels)`."""
-    pixels = values.numel() / values.shape[1]
-    number = sums.new_full((1,), pixels) if weights is None else weights.sum(dtype=sums.dtype).view(1)
-    return torch.cat([number.expand(1, values.shape[1]), sums])
+        activations, statistics = gradients
+        values, bias, weights = ctx.saved_tensors
+        return ctx.meter.slopes(values, bias, weights, statistics, activations), None, None, None

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import like, table, tiling, weighed
+from scantune.kernels.layout import cells, like, table, tiling, weighed
 
 
 def activate(values: Tensor, bias: Tensor, center: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -64,11 +64,8 @@ def _activate(
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    row, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = row[:, None] * channels + column[None, :]
     shift = tl.load(bias + column, mask=present, other=0.0)
     middle = tl.load(center + column, mask=present, other=0.0)
     value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
@@ -96,11 +93,8 @@ def _slopes(
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    row, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = row[:, None] * channels + column[None, :]
     shift = tl.load(bias + column, mask=present, other=0.0)
     value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
     start = tl.load(offset + column, mask=present, other=0.0)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import like, table, tiling
+from scantune.kernels.layout import cells, like, table, tiling
 
 
 def bump(values: Tensor, sharpness: Tensor) -> Tensor:
@@ -46,11 +46,8 @@ class _Bump(torch.autograd.Function):
 
 @triton.jit
 def _heights(values, sharpness, result, number, channels, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    _, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = row[:, None] * channels + column[None, :]
     k = tl.load(sharpness + column, mask=present, other=0.0)[None, :]
     x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(result + place, tl.exp(-k * x * x).to(result.dtype.element_ty), mask=inside)
@@ -58,11 +55,8 @@ def _heights(values, sharpness, result, number, channels, BLOCK: tl.constexpr, W
 
 @triton.jit
 def _slopes(values, incoming, sharpness, outgoing, parts, number, channels, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    _, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = row[:, None] * channels + column[None, :]
     k = tl.load(sharpness + column, mask=present, other=0.0)[None, :]
     x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(incoming + place, mask=inside, other=0.0).to(tl.float32)

@@ -1,6 +1,8 @@
 """How kernels see features: as a table of pixels times channels."""
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
@@ -29,3 +31,12 @@ def tiling(pixels: Tensor) -> tuple[tuple[int, int], int, int]:
 def weighed(weights: Tensor | None, pixels: Tensor) -> Tensor:
     """Weights `(slices, 1, *spatial)` as `(pixels,)`; where there are none, something to point to."""
     return pixels if weights is None else weights.to(torch.float32).contiguous().flatten()
+
+
+@triton.jit
+def cells(number, channels, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """A program's tile: its rows `(BLOCK,)`, its columns `(WIDE,)`, their places in the table, and which there are."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    place = row[:, None] * channels + column[None, :]
+    return row, column, place, (row < number)[:, None] & (column < channels)[None, :]

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import like, table, tiling, weighed
+from scantune.kernels.layout import cells, like, table, tiling, weighed
 
 
 def sums(values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
@@ -56,18 +56,16 @@ def _sums(
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    row, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
     middle = tl.load(center + column, mask=present, other=0.0)
-    value = tl.load(values + row[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     away = tl.where(inside, value - middle[None, :], 0.0)
     if WEIGHTED:
         away *= tl.load(weights + row, mask=row < number, other=0.0)[:, None]
-    place = parts + tl.program_id(0) * 2 * channels + column
-    tl.store(place, tl.sum(away, 0), mask=present)
-    tl.store(place + channels, tl.sum(away * away, 0), mask=present)
+    into = parts + tl.program_id(0) * 2 * channels + column
+    tl.store(into, tl.sum(away, 0), mask=present)
+    tl.store(into + channels, tl.sum(away * away, 0), mask=present)
 
 
 @triton.jit
@@ -83,11 +81,8 @@ def _slopes(
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    row, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = row[:, None] * channels + column[None, :]
     value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     start = tl.load(offset + column, mask=present, other=0.0)
     rise = tl.load(factor + column, mask=present, other=0.0)

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from scantune.densities import Normal
-from scantune.experts import CNNExperts, Recorder, Units
+from scantune.densities import Gridded, Normal, Standard
+from scantune.densities.binning import countable, steps
+from scantune.experts import CNNExperts, Counts, Meter, Moments, Recorder, Units
+from scantune.fields import Field
 from scantune.kernels import usable
 from scantune.networks import AdaptableNetwork, Half, Precision, Single, quicken
 from scantune.prior import FieldOfExperts, Statistics
@@ -15,8 +17,8 @@ from scantune.volumes import Batch
 class Measuring:
     """Measures batches with a network that is a frozen working copy.
 
-    In a frozen task network, moments of Gaussian experts are taken within the forward pass, and convolutions are done
-    by programs of our own where these are faster; on a GPU both by kernels. What comes out is the same.
+    In a frozen task network, experts are measured within the forward pass, on a CPU Gaussian ones, and convolutions are
+    done by programs of our own where these are faster; on a GPU both by kernels. What comes out is the same.
 
     Args:
         network: The working copy, which is changed.
@@ -37,12 +39,12 @@ class Measuring:
         if first.is_cuda and not usable(first):
             return Units({})
         quicken(self.network)
-        fields = self.prior.families["cnn"].fields
-        centers = {layer: field.center for layer, field in fields.items() if isinstance(field.density, Normal)}
+        each = {layer: meter_of(field) for layer, field in self.prior.families["cnn"].fields.items()}
+        meters = {layer: meter for layer, meter in each.items() if meter is not None}
         if not usable(first):
-            return Units.by_rows(self.network.task, centers)
+            return Units.by_rows(self.network.task, meters)
         patches = self.prior.families.get("pca")
-        return Units.of(self.network.task, centers, [] if patches is None else patches.experts.layers())
+        return Units.of(self.network.task, meters, [] if patches is None else patches.experts.layers())
 
     def _rest(self) -> FieldOfExperts:
         """What is measured after the pass."""
@@ -60,8 +62,7 @@ class Measuring:
         with self.precision.running():
             recording = self.record(batch.images)
         found = self.rest.measure(recording, batch.padding)
-        fields = self.prior.families["cnn"].fields
-        on_the_way = {f"cnn/{layer}": fields[layer].standardised(sums) for layer, sums in self.units.moments()}
+        on_the_way = {f"cnn/{layer}": part for layer, part in self.units.statistics()}
         return self.precision.lifted({**on_the_way, **found})
 
     def without_patches(self) -> None:
@@ -83,6 +84,17 @@ class Measuring:
     def close(self) -> None:
         """Removes the hooks."""
         self.record.__exit__()
+
+
+def meter_of(field: Field) -> Meter | None:
+    """What measures a layer's outputs while they are activated; None where nothing does."""
+    density = field.density
+    if isinstance(density, Normal):
+        return Moments(field.center, field.scale)
+    if isinstance(density, Gridded) and countable(field.center, density.grid):
+        standard = Standard(field.center, field.scale)
+        return Counts(*steps(density.grid, standard, field.center.float()), density.grid.size)
+    return None
 
 
 def alike(half: Tensor, exact: Tensor) -> bool:
