@@ -298,7 +298,7 @@ class Bench:
 
     def stretch(self) -> dict[str, int]:
         """How long to train, and how often to look at the clock: where a run is saved, were it saved."""
-        iterations, every = (500, 1000) if self.device.type == "cuda" else (4, 1)
+        iterations, every = (300, 1000) if self.device.type == "cuda" else (4, 1)
         return {"iterations": iterations, "validate_every": 1000, "checkpoint_every": every}
 
     def pace(self, work: Callable[[Tell], object]) -> str:
@@ -359,8 +359,11 @@ if __name__ == "__main__":
     head = [f"{datetime.date.today()}, {device_name(bench.device)}, torch {torch.__version__}, {chosen.clock} time", ""]
     lines = [f"By `python bench/speed.py {' '.join(sys.argv[1:])}`:", *head, "| what | |", "|---|---|"]
     for part in chosen.only:
+        start = bench.now()
         for what, figure in getattr(bench, part)():
             lines.append(f"| {what} | {figure} |")
             print(f"{what}: {figure}" if what else figure, flush=True)
+        if part != "peak":
+            print(f"({part} took {bench.now() - start:.0f} s)", flush=True)
     if chosen.out:
         chosen.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
 from scantune.volumes import Volume
 
 torch.set_num_threads(1)
+torch.backends.cudnn.allow_tf32 = False  # a GPU that has less than single precision is no second opinion
 
 SEGMENTATION = Segmentation()
 TOY_PATCHES = PatchSettings(size=8, stride=4, components=4, threshold=0.8)

@@ -21,11 +21,13 @@ from scantune.sampling import WholeVolume
 from scantune.tasks import Segmentation
 from scantune.volumes import Volume
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 
 def fast(toy, prior, volume, sampling, layout="channels first"):
     """Objective and gradients of the fast path."""
-    method = FoECNNPCA(Equipment(Segmentation(), prior))
-    network = deepcopy(toy.network).requires_grad_(False)
+    method = FoECNNPCA(Equipment(Segmentation(), prior.to(DEVICE)))
+    network = deepcopy(toy.network).to(DEVICE).requires_grad_(False)
     lay_out(network, layout)
     moving = list(method.parameters(network).values())
     method.prepare(network)
@@ -33,7 +35,7 @@ def fast(toy, prior, volume, sampling, layout="channels first"):
         parameter.requires_grad_(True)
     terms = sampling.gradient(method, volume, torch.Generator())
     method.finish()
-    return float(terms.objective.detach()), [parameter.grad for parameter in moving], terms
+    return float(terms.objective.detach()), [parameter.grad.cpu() for parameter in moving], terms
 
 
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
@@ -47,7 +49,8 @@ def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padde
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :11] = True
     objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
-    found, its, terms = fast(toy, toy.prior, Volume(images, padding), sampling, layout)
+    volume = Volume(images.to(DEVICE), None if padding is None else padding.to(DEVICE))
+    found, its, terms = fast(toy, toy.prior, volume, sampling, layout)
     assert terms.valid
     assert found == pytest.approx(objective, rel=1e-4)
     scale = max(float(one.abs().max()) for one in gradients)

@@ -9,13 +9,12 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from scantune.kernels import convolution as kernel
-from scantune.kernels import dice, norm, pointwise
-from scantune.kernels.convolution import correlate
+from scantune.kernels import dice, norm, pointwise, weights
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels.norm import instance_relu, norm_relu
 from scantune.kernels.pooling import halve
 from scantune.kernels.upsampling import double, double_beside
+from scantune.kernels.weights import correlate
 from scantune.networks import AdaptableNetwork, convolution, normalizer, quicken, unet
 from scantune.tasks import Segmentation, segmentation
 from test_kernels import DEVICE, assert_close, features, pair, precisions
@@ -25,7 +24,7 @@ from test_kernels import DEVICE, assert_close, features, pair, precisions
 def shared_out(monkeypatch):
     """Work is shared out among few programs with little each, so that all of them go on to a second round."""
     few = {norm: {"PROGRAMS": 4, "TILE": 512}, dice: {"TILE": 64, "SHARES": 2}}
-    few |= {pointwise: {"BLOCK": 16, "SHARES": 3}, kernel: {"SHARE": 16, "SHARES": 3}}
+    few |= {pointwise: {"BLOCK": 16, "SHARES": 3}, weights: {"BLOCK": 16, "PROGRAMS": 9}}
     for module, values in few.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
@@ -147,9 +146,11 @@ def test_convolutions_of_kernel_1_are_those_of_the_library(inputs, outputs, dtyp
         assert_close(one / 40, two / 40, dtype)
 
 
-def test_sums_over_more_pixels_than_fit_into_one_round_are_whole(shared_out):
-    values, back = features(16, torch.float16), features(16, torch.float16, 3)
-    weight = torch.zeros(16, 16, 3, 3, device=DEVICE, requires_grad=True)
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (48, 32)])
+def test_gradients_by_weights_are_sums_over_all_pixels(inputs, outputs, shared_out):
+    size = (2, 9, 19)  # no whole number of runs, nor of blocks
+    values, back = features(inputs, torch.float16, 0, size), features(outputs, torch.float16, 3, size)
+    weight = torch.zeros(outputs, inputs, 3, 3, device=DEVICE, requires_grad=True)
     F.conv2d(values.float(), weight, padding=1).backward(back.float())
     torch.testing.assert_close(correlate(values, back), weight.grad, atol=0.05, rtol=1e-2)
 

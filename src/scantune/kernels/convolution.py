@@ -1,16 +1,11 @@
 """3 x 3 convolutions of few channels in half precision, for which libraries' tiles are too wide."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 BLOCK = 128
 """Pixels that a program makes."""
-SHARE = 64
-"""Pixels that a program adds at once to its share of the weights' gradient."""
-SHARES = 1056
-"""The most programs that add up pixels."""
 
 
 def convolve(
@@ -42,24 +37,6 @@ def convolve(
         table, weights.contiguous(), shift, result, *shape, block, wide, deep, bias is not None, num_warps=warps
     )
     return result.movedim(-1, 1)
-
-
-def correlate(features: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient by the weights of a convolution, `(outputs, inputs, 3, 3)` in single precision.
-
-    Args:
-        features: What was convolved, `(slices, 16, height, width)`, in half precision.
-        gradient: By the result, `(slices, outputs, height, width)`, outputs a power of two from 16 on.
-    """
-    slices, inputs, height, width = features.shape
-    outputs, number = gradient.shape[1], slices * height * width
-    blocks = -(-number // SHARE)
-    shares = min(blocks, SHARES)
-    parts = torch.empty(shares, 9, inputs, outputs, device=features.device)
-    tables = (features.movedim(1, -1).contiguous(), gradient.movedim(1, -1).contiguous())
-    shape = (number, height, width, inputs, outputs)
-    _correlate[(shares,)](*tables, parts, *shape, SHARE, -(-blocks // shares), num_stages=2)
-    return parts.sum(0).permute(2, 1, 0).reshape(outputs, inputs, 3, 3)
 
 
 @triton.jit
@@ -96,35 +73,3 @@ def _convolve(
         total += tl.load(bias + to)[None, :]
     place = pixel[:, None] * OUTPUTS + to[None, :]
     tl.store(result + place, total.to(result.dtype.element_ty), mask=(pixel < number)[:, None])
-
-
-@triton.jit
-def _correlate(
-    features,
-    gradient,
-    parts,
-    number,
-    height,
-    width,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROUNDS: tl.constexpr,
-):
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    # All taps of all inputs side by side, up to a power of two.
-    wanted, to = tl.arange(0, 16 * INPUTS), tl.arange(0, OUTPUTS)
-    tap, come = wanted // INPUTS, wanted % INPUTS
-    down, right = tap // 3 - 1, tap % 3 - 1
-    total = tl.zeros((16 * INPUTS, OUTPUTS), tl.float32)
-    for turn in range(ROUNDS):
-        pixel = (turn * shares + share) * BLOCK + tl.arange(0, BLOCK)
-        row, column = ((pixel // width) % height)[:, None] + down[None, :], (pixel % width)[:, None] + right[None, :]
-        there = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (tap < 9)[None, :]
-        place = (pixel[:, None] + (down * width + right)[None, :]) * INPUTS + come[None, :]
-        feature = tl.load(features + place, mask=there & (pixel < number)[:, None], other=0.0)
-        here = pixel[:, None] * OUTPUTS + to[None, :]
-        slope = tl.load(gradient + here, mask=(pixel < number)[:, None], other=0.0)
-        total = tl.dot(tl.trans(feature), slope, total)
-    place = ((share * 9 + tap) * INPUTS + come)[:, None] * OUTPUTS + to[None, :]
-    tl.store(parts + place, total, mask=(tap < 9)[:, None])

@@ -136,7 +136,8 @@ class _Few(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from scantune.kernels.convolution import convolve, correlate
+        from scantune.kernels.convolution import convolve
+        from scantune.kernels.weights import correlate
 
         features, weight = ctx.saved_tensors
         gradient, ours, theirs = gradients[0], None, None
