@@ -44,6 +44,7 @@ from scantune.kernels.activation import activate, activation_slopes
 from scantune.kernels import binning
 from scantune.kernels.bump import bump
 from scantune.kernels.dice import softmax_dice_loss
+from scantune.kernels import loadings
 from scantune.kernels.moments import slopes, sums
 from scantune.kernels.norm import instance_relu, norm_relu
 from scantune.kernels.pooling import halve
@@ -79,6 +80,8 @@ for weighed in (None, weights):
     binning.slopes(table, weighed, one, one, torch.ones(16, 101))
     binning.activate(table, one, weighed, one, one, 101)
     binning.activation_slopes(table, one, weighed, one, one, torch.ones(16, 101), table)
+filters = loadings.filters(torch.zeros(16, 10, 16, 16), table.dtype)
+loadings.adjoint(loadings.project(torch.zeros(1, 16, 16, 24, dtype=table.dtype), filters, 10), filters, (16, 24))
 backward(softmax_dice_loss(x, torch.zeros(2, 8, 8, dtype=torch.int64)))
 print(*sorted(done))
 """

@@ -15,6 +15,7 @@ from scantune import FieldOfExperts, kernels
 from scantune.densities.binning import Grid, _Counts, steps
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
+from scantune.experts.loadings import grid_of_loadings
 from scantune.kernels import binning
 from scantune.kernels.activation import activate, activation_slopes
 from scantune.kernels.bump import bump
@@ -219,6 +220,21 @@ def test_activations_counts_and_their_gradient_are_those_of_one_after_the_other(
     back, slope = features(5, seed=3), torch.randn_like(expected)
     torch.autograd.backward([shifted.relu(), expected], [back, slope])
     assert_close(binning.activation_slopes(plain.detach(), bias, weights, rise, start, slope, back), plain.grad)
+
+
+@pytest.mark.parametrize("size", [(2, 40, 24), (1, 37, 50), (1, 16, 280)])
+def test_loadings_and_their_gradient_are_those_of_blocks(size, monkeypatch):
+    values, components = features(5, torch.float16, size=size), features(3, size=(5, 16, 16)) / 16
+    plain = values.float().requires_grad_()
+    expected = grid_of_loadings(plain, components, 8)
+    monkeypatch.setattr("scantune.experts.loadings.usable", lambda tensor: True)
+    own = values.requires_grad_()
+    found = grid_of_loadings(own, components, 8)
+    assert_close(found, expected, torch.float16)
+    back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    found.backward(back)
+    expected.backward(back)
+    assert_close(own.grad, plain.grad, torch.float16)
 
 
 def test_a_value_that_is_no_number_is_found_in_the_counts():

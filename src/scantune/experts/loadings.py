@@ -1,7 +1,17 @@
 """Loadings of a feature's patches on components, by matrix products and without cutting out more than is needed."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from scantune.kernels import usable
+
+BY_KERNEL = 8, 2
+"""Stride and dimensions of patches for which there is a kernel."""
+
+MOST = 16
+"""Components that it can take."""
 
 
 def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tensor:
@@ -20,6 +30,8 @@ def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tenso
     """
     kept, *patch = components.shape[1:]
     dimensions = len(patch)
+    if features.dtype.itemsize == 2 and (stride, dimensions) == BY_KERNEL and kept <= MOST and usable(features):
+        return _Projected.apply(features, components)  # type: ignore[no-any-return, no-untyped-call]
     counts = [length // stride for length in features.shape[2:]]
     for axis, count in enumerate(counts):
         features = features.narrow(2 + axis, 0, count * stride)
@@ -40,6 +52,26 @@ def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tenso
     assert total is not None
     # (channels, slices, *positions, components) -> (slices, channels * components, *positions)
     return total.movedim(-1, 1).flatten(0, 1).movedim(1, 0)
+
+
+class _Projected(torch.autograd.Function):
+    """The same by a kernel, of features in half precision; loadings are single."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, components: Tensor) -> Tensor:
+        from scantune.kernels.loadings import filters, project
+
+        weights = filters(components, features.dtype)
+        ctx.save_for_backward(weights)
+        ctx.size = features.shape[2:]
+        return project(features, weights, components.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        from scantune.kernels.loadings import adjoint
+
+        (weights,) = ctx.saved_tensors
+        return adjoint(gradients[0], weights, tuple(ctx.size)), None
 
 
 def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: Tensor) -> Tensor:
