@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from conftest import TOY_PATCHES, dice, toy_scan, train_toy
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adapt import PRESETS
 from scantune.calibration import Levels
-from scantune.guard import Guard
-from scantune.preprocess import Preprocessing
+from scantune.guard import Decision, Guard
+from scantune.preprocess import Prepared, Preprocessing
 from scantune.volumes import Volume
 
 
@@ -122,6 +123,18 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
     labels = np.asarray(written.dataobj)
     assert np.array_equal(labels, result.prediction)
     assert entry["volumes_ml"]["core"] == pytest.approx((labels == 2).sum() * 3 / 1000, abs=1e-3)
+
+
+@pytest.mark.parametrize(("action", "times"), [("kept", 2), ("rolled back", 1)])
+def test_a_prediction_is_resampled_once_however_often_it_is_asked_for(model, monkeypatch, tmp_path, action, times):
+    resampled = []
+    to_native = Prepared.to_native
+    monkeypatch.setattr(Prepared, "to_native", lambda *args: resampled.append(args) or to_native(*args))
+    monkeypatch.setattr(import_module("scantune.adapt"), "decide", lambda *_: Decision(action, "so it is."))
+    result = scantune.adapt(model, as_case(104), steps=1)
+    result.save(tmp_path)
+    assert result.prediction is result.prediction
+    assert len(resampled) == times
 
 
 def test_a_result_whose_page_cannot_be_written_is_saved_without_it(model, tmp_path, monkeypatch, caplog):

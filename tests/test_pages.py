@@ -52,6 +52,14 @@ class TestVolumes:
         turned = np.asarray(nibabel.as_closest_canonical(nibabel.Nifti1Image(view.image, view.affine)).dataobj)
         assert np.corrcoef(turned.ravel(), np.asarray(image.dataobj).ravel())[0, 1] > 0.99
 
+    @pytest.mark.parametrize("few", [1, 2**20])
+    def test_codes_are_rows_that_differ_in_order_looked_up_or_sorted(self, few, monkeypatch):
+        monkeypatch.setattr(volumes, "FEW_KEYS", few)
+        rows = np.random.default_rng(0).choice([1, 2, 5], (50, 3)).astype(np.int64)
+        combinations, codes = volumes._coded(rows)
+        assert np.array_equal(combinations[codes], rows)
+        assert [tuple(row) for row in combinations] == sorted({(0, 0, 0), *map(tuple, rows)})
+
     def test_nothing_of_a_header_is_in_it_and_the_same_scan_gives_the_same_page(self):
         header = unpacked(volumes.pack(case_view()).image).header
         assert (header["descrip"], header["aux_file"], header["intent_name"]) == (b"", b"", b"")

@@ -1,9 +1,11 @@
 """The fast path computes what the plain rendering computes, on every way that it takes."""
 
+import runpy
 import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -126,6 +128,20 @@ def test_what_is_kept_for_the_gradient_is_bounded_in_bytes(toy):
         seen[kept] = method.seen
     # Features of 48 x 48 pixels, 8 channels wide: a few MB a slice.
     assert seen == {0: 12, 3_000_000: 12, 300_000_000: 6}
+
+
+def test_stages_are_timed_without_those_that_they_call(monkeypatch):
+    clock = iter(range(100))
+    scan = runpy.run_path(str(Path(__file__).parents[1] / "bench" / "scan.py"))
+    monkeypatch.setitem(sys.modules, "toy_work", work := ModuleType("toy_work"))
+    work.inner = lambda: next(clock)
+    work.outer = lambda: (work.inner(), work.inner(), next(clock))
+    watch = scan["Stopwatch"](lambda: next(clock))
+    with watch.watching("toy_work:outer", "outside"), watch.watching("toy_work:inner", "inside"):
+        work.outer()
+    work.outer()
+    # Marks at 0 (start), 1 (outer), 2 and 4 (inner), 5 and 7 (inner), 9 (end of outer): what is left is outer's own.
+    assert watch.spent == [{"the command": 1, "outside": 1 + 1 + 2, "inside": 2 + 2}]
 
 
 def test_the_script_writes_a_table_of_what_it_measured(tmp_path):

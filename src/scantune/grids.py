@@ -147,7 +147,7 @@ class SliceGrid:
 
     def place(self, slices: Tensor) -> Tensor:
         """Intensities `(slices, rows, columns)` as pictures `(slices, height, width)`, zero-padded."""
-        return F.pad(_linear(slices, self.resampled, antialias=True), self._margins)
+        return F.pad(_averaged(slices, self.resampled), self._margins)
 
     def place_labels(self, labels: Tensor) -> Tensor:
         """Labels `(slices, rows, columns)` as pictures `(slices, height, width)`, by nearest neighbour."""
@@ -164,7 +164,7 @@ class SliceGrid:
             outside: The value where the picture does not reach.
         """
         left, right, top, bottom = self._margins
-        return _linear(F.pad(pictures, (-left, -right, -top, -bottom), value=outside), self.native, antialias=False)
+        return _interpolated(F.pad(pictures, (-left, -right, -top, -bottom), value=outside), self.native)
 
     def matrix(self) -> NDArray[np.float64]:
         """From slice, row and column numbers of pictures to those of the scan's own slices, `(4, 4)`."""
@@ -190,21 +190,28 @@ class SliceGrid:
         return -left, left + width - columns, -top, top + height - rows
 
 
-def _linear(slices: Tensor, size: tuple[int, int], antialias: bool) -> Tensor:
-    """Separable linear resampling of `(slices, rows, columns)` between pixel centres."""
+def _averaged(slices: Tensor, size: tuple[int, int]) -> Tensor:
+    """Separable linear resampling of `(slices, rows, columns)` between pixel centres; what shrinks is averaged."""
     if tuple(slices.shape[1:]) == size:
         return slices
-    rows, columns = (_hats(n, m, antialias).to(slices) for n, m in zip(slices.shape[1:], size, strict=True))
+    rows, columns = (_hats(n, m).to(slices) for n, m in zip(slices.shape[1:], size, strict=True))
     return rows @ slices @ columns.T
 
 
-def _hats(native: int, resampled: int, antialias: bool) -> Tensor:
-    """Weights `(resampled, native)` of linear resampling; antialias widens their hats to shrink."""
+def _hats(native: int, resampled: int) -> Tensor:
+    """Weights `(resampled, native)` of linear resampling; their hats are wider where they shrink."""
     step = native / resampled
     centres = (torch.arange(resampled, dtype=torch.float64) + 0.5) * step - 0.5
     distances = (torch.arange(native, dtype=torch.float64) - centres[:, None]).abs()
-    weights = (1 - distances / (max(step, 1.0) if antialias else 1.0)).clamp(min=0)
+    weights = (1 - distances / max(step, 1.0)).clamp(min=0)
     return weights / weights.sum(1, keepdim=True)
+
+
+def _interpolated(slices: Tensor, size: tuple[int, int]) -> Tensor:
+    """Linear interpolation of `(slices, rows, columns)` at the centres of other pixels."""
+    if tuple(slices.shape[1:]) == size:
+        return slices
+    return F.interpolate(slices[None], size=size, mode="bilinear", align_corners=False)[0]
 
 
 def _nearest(native: int, resampled: int) -> Tensor:

@@ -4,6 +4,7 @@ import json
 import logging
 import platform
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -88,12 +89,12 @@ class Result:
     facts: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Tensor] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def prediction(self) -> Any:
         """Labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
-        return self._on_own_grid(self.adapted)
+        return self.source_prediction if self.adapted is self.source else self._on_own_grid(self.adapted)
 
-    @property
+    @cached_property
     def source_prediction(self) -> Any:
         """The same before adaptation."""
         return self._on_own_grid(self.source)
