@@ -23,8 +23,9 @@ from scantune.kernels.convolution import convolve
 from scantune.kernels.moments import slopes, sums
 from scantune.kernels.upsampling import double
 from scantune.methods.measuring import meter_of
-from scantune.networks import Convolution, fold_batch_norm, quicken
+from scantune.networks import AdaptableNetwork, Convolution, Half, Normalizer, fold_batch_norm, quicken
 from scantune.networks.convolution import taps
+from scantune.networks.halving import Behind, Within
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -140,6 +141,36 @@ def test_convolutions_and_their_gradients_are_those_of_the_library(inputs, outpu
     torch.testing.assert_close(x.grad.float(), y.grad, **rough)
     for ours, theirs in zip(own.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, **rough)
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+def test_a_normaliser_in_half_precision_has_the_gradients_of_one_in_single_precision(monkeypatch):
+    monkeypatch.setattr("scantune.networks.normalizer.usable", lambda tensor: True)
+    torch.manual_seed(0)
+    network = AdaptableNetwork(Normalizer(), nn.Identity()).to(DEVICE)
+    plain, scale = deepcopy(network), 2.0**15
+    image, back = features(1), features(1, seed=3) / scale
+    quicken(network)
+    precision = Half(network, 2**14)
+    assert type(network.normalizer) is Within
+    with precision.running():
+        picture = network(image)
+    (found,) = precision.lifted({"picture": picture.float()}).values()
+    found.backward(back)
+    expected = plain(image)
+    expected.backward(back)
+    assert picture.dtype == torch.float16
+    assert_close(found, expected, torch.float16)
+    precision.remove()
+    for ours, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() < 5e-3 * theirs.grad.norm()
+
+
+def test_a_normaliser_whose_gradients_a_library_sums_stays_in_single_precision():
+    wide = AdaptableNetwork(Normalizer(hidden=24), nn.Identity()).to(DEVICE)
+    quicken(wide)
+    Half(wide, 2**14)
+    assert type(wide.normalizer) is Behind
 
 
 @pytest.mark.parametrize(

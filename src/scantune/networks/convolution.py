@@ -68,6 +68,14 @@ def _precision(features: Tensor) -> torch.dtype:
     return features.dtype
 
 
+def sums_singly(module: nn.Module) -> bool:
+    """Whether kernels sum the gradients of a module's parameters, which they do in single precision."""
+    if not isinstance(module, Convolution) or not usable(module.weight):
+        return False
+    one, other = sorted((module.in_channels, module.out_channels))
+    return (one == 1 and other <= MANY) or one == other == FEW
+
+
 def _plain(module: nn.Module) -> bool:
     return bool(module.groups == 1) and module.padding_mode == "zeros"
 

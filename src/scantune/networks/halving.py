@@ -1,4 +1,4 @@
-"""Half precision where it is safe: the frozen task network, between a picture and sums in single precision."""
+"""Half precision where it is safe: features and their gradients; parameters that move and sums are single."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from scantune.networks.adaptable import AdaptableNetwork
+from scantune.networks.convolution import sums_singly
+from scantune.networks.normalizer import Bump
 
 
 class Precision(ABC):
@@ -38,24 +41,26 @@ class Single(Precision):
 
 
 class Half(Precision):
-    """Features and their gradients in half precision; the normaliser, which moves, in single precision.
+    """Features and their gradients in half precision.
 
     Gradients of means over millions of pixels are too small for half precision, so that they are scaled up on their way
     into the network, and down again on their way out of it.
 
     Args:
-        network: It gets a gate behind its normaliser, which `remove` takes away.
+        network: It gets a gate around its normaliser, which `remove` takes away.
         pixels: Of the whole volume, about.
     """
 
     def __init__(self, network: AdaptableNetwork, pixels: int) -> None:
         self.network, self.device = network, next(network.parameters()).device.type
         self.scale = 2.0 ** pixels.bit_length()
-        self.gate = network.normalizer = Gate(network.normalizer, self.scale)
+        kind = Within if _summed_singly(network.normalizer) else Behind
+        self.gate: Gate = kind(network.normalizer, self.scale)
+        network.normalizer = self.gate
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The gate is open, and what follows it computes in half precision."""
+        """The gate is open, and what follows computes in half precision."""
         self.gate.open = True
         try:
             with torch.autocast(self.device, torch.float16):
@@ -65,14 +70,14 @@ class Half(Precision):
 
     def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """With gradients that are scaled up."""
-        return {key: _Lift.apply(value, self.scale) for key, value in statistics.items()}  # type: ignore[no-untyped-call]
+        return {key: _Scaled.apply(value, self.scale) for key, value in statistics.items()}  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """Leaves the network as it was."""
         self.network.normalizer = self.gate.normalizer
 
 
-class Gate(nn.Module):
+class Gate(nn.Module, ABC):
     """A normaliser whose picture goes on in half precision while the gate is open."""
 
     def __init__(self, normalizer: nn.Module, scale: float) -> None:
@@ -81,13 +86,39 @@ class Gate(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """The normalised image."""
-        if not self.open:
-            return self.normalizer(image)  # type: ignore[no-any-return]
+        return self.halved(image) if self.open else self.normalizer(image)
+
+    @abstractmethod
+    def halved(self, image: Tensor) -> Tensor:
+        """In half precision; the gradients that come are scaled up, those of parameters are not."""
+
+
+class Behind(Gate):
+    """The normaliser is in single precision: a library sums its parameters' gradients in the precision of features."""
+
+    def halved(self, image: Tensor) -> Tensor:
+        """Gradients are scaled down before they come to the normaliser."""
         with torch.autocast(image.device.type, enabled=False):
             return _Halve.apply(self.normalizer(image), self.scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Lift(torch.autograd.Function):
+class Within(Gate):
+    """The normaliser is in half precision too; sums over pixels are single."""
+
+    def halved(self, image: Tensor) -> Tensor:
+        """Gradients are scaled down when they come to the parameters."""
+        parameters = {name: _Scaled.apply(p, 1 / self.scale) for name, p in self.normalizer.named_parameters()}  # type: ignore[no-untyped-call]
+        picture: Tensor = functional_call(self.normalizer, parameters, (image,))
+        return picture.half()
+
+
+def _summed_singly(normalizer: nn.Module) -> bool:
+    """Whether kernels make the gradients of all parameters."""
+    owners = [module for module in normalizer.modules() if next(module.parameters(recurse=False), None) is not None]
+    return all(isinstance(owner, Bump) or sums_singly(owner) for owner in owners)
+
+
+class _Scaled(torch.autograd.Function):
     """The same, its gradient times a scale."""
 
     @staticmethod
