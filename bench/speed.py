@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import scantune
 from plain import Plain
-from scantune import AdaptableNetwork, FieldOfExperts, kernels, learning
+from scantune import AdaptableNetwork, FieldOfExperts, kernels, lesson
 from scantune.experts import PatchSettings
 from scantune.helpers import train_helper
 from scantune.learning import Progress
@@ -56,12 +56,12 @@ Tell = Callable[[Progress], None]
 @contextmanager
 def plain_steps() -> Iterator[None]:
     """As if there were no recording of steps, and no kernels of our own."""
-    kept = learning.step_for, kernels.works
-    learning.step_for, kernels.works = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda _device: False)
+    kept = lesson.step_for, kernels.works
+    lesson.step_for, kernels.works = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda _device: False)
     try:
         yield
     finally:
-        learning.step_for, kernels.works = kept
+        lesson.step_for, kernels.works = kept
 
 
 STEPS = 12

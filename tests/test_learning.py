@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from scantune.errors import InputError
-from scantune.learning import LOG_EVERY, Lesson, learn
+from scantune.learning import LOG_EVERY, learn
+from scantune.lesson import Lesson
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from scantune.learning import Lesson, learn
+from scantune.learning import learn
+from scantune.lesson import Lesson
 from scantune.stepping import WARM_UP, ReplayedStep, Step, step_for
 from test_dae import toy_lesson
 from test_train import SETTINGS, InterruptionError, assert_same_run, interrupt_after, run, toy_network
@@ -151,7 +152,7 @@ def test_helper_networks_take_the_same_steps_replayed(replaying):
 def test_a_gpu_replays_what_it_would_compute(precision, monkeypatch):
     settings = replace(SETTINGS, device="cuda", precision=precision)
     replayed = run(settings)
-    monkeypatch.setattr("scantune.learning.step_for", lambda loss, optimizer, *_: Step(loss, optimizer))
+    monkeypatch.setattr("scantune.lesson.step_for", lambda loss, optimizer, *_: Step(loss, optimizer))
     assert_same_run(replayed, run(settings))
 
 

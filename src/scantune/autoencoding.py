@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from scantune.devices import reproducible
 from scantune.errors import InputError
-from scantune.learning import SHUFFLE, WEIGHTS, Lesson, Progress, learn
+from scantune.learning import Progress, learn
+from scantune.lesson import SHUFFLE, WEIGHTS, Lesson
 from scantune.methods.ae import Views, mean_errors, squared_errors
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork, Autoencoders, UNet

@@ -14,7 +14,8 @@ from scantune.augment import Augmentation, resample, source_positions
 from scantune.corruption import Jigsaw
 from scantune.devices import reproducible
 from scantune.errors import InputError
-from scantune.learning import AUGMENT, CHECK, CORRUPT, SHUFFLE, WEIGHTS, Lesson, Progress, learn
+from scantune.learning import Progress, learn
+from scantune.lesson import AUGMENT, CHECK, CORRUPT, SHUFFLE, WEIGHTS, Lesson
 from scantune.methods.dae import exclusive, mean_dice, overlaps
 from scantune.modelfile import Model
 from scantune.networks import Denoiser

@@ -12,7 +12,7 @@ from scantune.errors import InputError
 from scantune.guard import Verdict
 from scantune.methods import ClosedForm, Method, Terms
 from scantune.networks import AdaptableNetwork
-from scantune.rehearsal import foreign
+from scantune.recording import foreign
 from scantune.replay import Replay
 from scantune.sampling import Sampling
 from scantune.solvers import Solver

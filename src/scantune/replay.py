@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.methods import Terms
-from scantune.rehearsal import rehearsed
+from scantune.recording import CudaGraph
 
 Work = Callable[..., Terms]
 """Evaluates an objective of tensors, and adds its gradient to the parameters' `.grad`."""
@@ -26,22 +26,21 @@ class Replay:
         self.moving = moving
         self.stream = torch.cuda.Stream(moving[0].device)  # type: ignore[no-untyped-call]
         self.gradients = [torch.zeros_like(parameter) for parameter in moving]
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graph = CudaGraph(stream=self.stream)
         self.inputs: tuple[Tensor | None, ...] = ()
         self.terms: Terms | None = None
-        self.calls, self.refused = 0, False
+        self.calls, self.remark = 0, ""
 
     def __call__(self, work: Work, *inputs: Tensor | None) -> Terms:
         """Does the work on inputs, whose shapes must stay the same."""
         self.calls += 1
         if self.calls == 1:
-            terms, self.refused = rehearsed(lambda: self._plainly(work, inputs))
+            terms, self.remark = self.graph.rehearse(lambda: self._plainly(work, inputs))
             return terms
-        if self.graph is None and not self.refused:
-            self._record(work, inputs)
-        if self.graph is None:
+        if self.remark:
             return self._plainly(work, inputs)
-        assert self.terms is not None
+        if self.terms is None:
+            self.terms = self._record(work, inputs)
         for own, new in zip(self.inputs, inputs, strict=True):
             if own is not None and new is not None:
                 own.copy_(new)
@@ -58,13 +57,11 @@ class Replay:
         torch.cuda.current_stream().wait_stream(self.stream)
         return terms
 
-    def _record(self, work: Work, inputs: Sequence[Tensor | None]) -> None:
+    def _record(self, work: Work, inputs: Sequence[Tensor | None]) -> Terms:
         self.inputs = tuple(None if tensor is None else tensor.clone() for tensor in inputs)
         self._gather()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            terms = work(*self.inputs)
-        self.graph, self.terms = graph, Terms(terms.objective.detach(), _detached(terms.parts), terms.valid)
+        terms = self.graph.record(lambda: work(*self.inputs))
+        return Terms(terms.objective.detach(), _detached(terms.parts), terms.valid)
 
     def _gather(self) -> None:
         """Lets gradients add up where the recording has them."""

@@ -5,13 +5,13 @@ longer than doing them takes the device. So there a step is recorded once, as a 
 one request. The same work is done, on the same numbers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from scantune.rehearsal import foreign, rehearsed
+from scantune.recording import CudaGraph, foreign
 
 Drawn = tuple[Tensor, ...]
 """What an iteration learns from, of the same shapes and types every time."""
@@ -54,34 +54,6 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Does what was recorded, on what now stands in the tensors that the work reads."""
-
-
-class CudaGraph:
-    """A CUDA graph.
-
-    Args:
-        generators: Those that the work draws from, beside the device's own; whoever replays it seeds them before.
-    """
-
-    def __init__(self, generators: Iterable[torch.Generator] = ()) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            self.graph.register_generator_state(generator)
-
-    def rehearse(self, work: Callable[[], Tensor]) -> tuple[Tensor, str]:
-        """Does the work, and watches whether the host waits for the device on the way, which no recording may."""
-        result, waits = rehearsed(work)
-        return result, "the network waits for the GPU while it computes" if waits else ""
-
-    def record(self, work: Callable[[], Tensor]) -> Tensor:
-        """Notes the work without doing it; gives the tensor in which each replay leaves the result."""
-        # Other threads may go on using the GPU meanwhile.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            return work()
-
-    def replay(self) -> None:
-        """Does what was recorded, on what now stands in the tensors that the work reads."""
-        self.graph.replay()
 
 
 class ReplayedStep(Step):

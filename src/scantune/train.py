@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from scantune.augment import Augmentation, augment
 from scantune.devices import find_device, reproducible
 from scantune.errors import InputError
-from scantune.learning import AUGMENT, SHUFFLE, WEIGHTS, Lesson, Progress, Trained, learn
+from scantune.learning import Progress, Trained, learn
+from scantune.lesson import AUGMENT, SHUFFLE, WEIGHTS, Lesson
 from scantune.networks.adaptable import AdaptableNetwork
 from scantune.settings import TrainSettings
 from scantune.slices import (
