@@ -17,7 +17,7 @@ STRETCH = 8
 STRETCHES = 16
 MOST = STRETCH * STRETCHES
 """Points that a grid may have."""
-BLOCK, WIDE = 32, 8
+BLOCK, WIDE = 64, 8
 """Pixels and channels that a program looks at together."""
 PROGRAMS = 2048
 """About how many there are; each goes through its share of the pixels."""
@@ -91,7 +91,7 @@ def _counted(
     shares = -(-blocks // rounds)
     parts = torch.empty(shares, channels, STRETCHES, 2 * STRETCH, device=values.device)
     arguments = (pixels, bias, weighed(weights, pixels), rise, start, result, parts, *pixels.shape, points - 1, rounds)
-    _counts[(shares, groups)](*arguments, BLOCK, WIDE, STRETCH, STRETCHES, weights is not None, activated)
+    _counts[(groups, shares)](*arguments, BLOCK, WIDE, STRETCH, STRETCHES, weights is not None, activated)
     total = parts.sum(0, dtype=torch.double)
     onwards = total[..., STRETCH:].flatten(1)
     found = total[..., :STRETCH].flatten(1) - onwards
@@ -140,13 +140,14 @@ def _counts(
     WEIGHTED: tl.constexpr,
     ACTIVATED: tl.constexpr,
 ):
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    # Channels of the same pixels are looked at next to each other in time.
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     present = column < channels
     slope = tl.load(rise + column, mask=present, other=0.0)[:, None]
     first = tl.load(start + column, mask=present, other=0.0)[:, None]
     stretch = tl.arange(0, STRETCHES)[None, :, None]
-    kind = tl.arange(0, 2 * STRETCH)[None, None, :]
+    kind = tl.arange(0, 2 * STRETCH)[None, :, None]
     total = tl.zeros((WIDE, STRETCHES, 2 * STRETCH), tl.float32)
     for turn in range(ROUNDS):
         row = (turn * shares + share).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -165,12 +166,12 @@ def _counts(
         held = tl.minimum(tl.maximum(tl.where(known, position, 0.0), 0.0), last * 1.0)
         left = tl.minimum(held.to(tl.int32), last - 1)
         onwards = tl.where(known, held - left, position) * amount
-        at = (left // STRETCH)[:, None, :] == stretch
-        shared = tl.where(kind < STRETCH, amount[:, :, None], onwards[:, :, None])
-        among = tl.where((left % STRETCH)[:, :, None] == kind % STRETCH, shared, 0.0)
-        total = tl.dot(tl.where(at, 1.0, 0.0).to(tl.float16), among.to(tl.float16), total)
-    place = ((share * channels + column)[:, None, None] * STRETCHES + stretch) * 2 * STRETCH + kind
-    tl.store(parts + place, total, mask=present[:, None, None])
+        at = tl.where((left // STRETCH)[:, None, :] == stretch, 1.0, 0.0).to(tl.float16)
+        shared = tl.where(kind < STRETCH, amount[:, None, :], onwards[:, None, :])
+        among = tl.where((left % STRETCH)[:, None, :] == kind % STRETCH, shared, 0.0).to(tl.float16)
+        total = tl.dot(at, tl.permute(among, (0, 2, 1)), total)
+    place = ((share * channels + column)[:, None, None] * STRETCHES + stretch) * 2 * STRETCH
+    tl.store(parts + place + tl.permute(kind, (0, 2, 1)), total, mask=present[:, None, None])
 
 
 @triton.jit
