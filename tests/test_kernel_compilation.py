@@ -96,6 +96,6 @@ def test_every_kernel_compiles_for_a_gpu():
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = done.stdout.split()
     folder = Path(scantune.kernels.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "layout"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "layout", "norm"}
     assert {name.split(".")[0] for name in compiled} == modules
     assert len(compiled) > 20

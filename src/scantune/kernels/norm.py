@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor, nn
+
+from scantune.kernels import normpasses as passes
 
 TILE = 4096
 """Numbers that a program looks at at once."""
@@ -20,9 +21,8 @@ def norm_relu(features: Tensor, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> Tensor
         features: `(slices, channels, *spatial)`, in any floating precision; sums are in single precision.
         norm: With a scale and a shift, and running moments with a momentum.
     """
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
-    arguments = (norm.weight, norm.bias, norm.eps, 1, norm.running_mean, norm.running_var, norm.momentum)
+    running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+    arguments = (norm.weight, norm.bias, norm.eps, 1, running, norm.momentum)
     return _NormRelu.apply(features, *arguments)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -30,7 +30,7 @@ def instance_relu(features: Tensor, eps: float = 1e-5) -> Tensor:
     """The same as `relu(F.instance_norm(features))`, of features `(slices, channels, *spatial)`."""
     channels = features.shape[1]
     scale, shift = features.new_ones(channels, dtype=torch.float), features.new_zeros(channels, dtype=torch.float)
-    arguments = (scale, shift, eps, len(features), None, None, 0.0)
+    arguments = (scale, shift, eps, len(features), None, 0.0)
     return _NormRelu.apply(features, *arguments)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -39,16 +39,15 @@ class _NormRelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, *norm: Any) -> Tensor:
-        scale, shift, eps, groups, running_mean, running_var, momentum = norm
+        scale, shift, eps, groups, running, momentum = norm
         features, result = _evenly(features), torch.empty_like(features)
         tiles = _Tiles(features, groups)
         parts, moments = tiles.parts(features), features.new_empty(groups, 2, tiles.channels, dtype=torch.float32)
         table = tiles.pixels, tiles.channels, features.stride(-1)
-        _sums[tiles.shares](features, parts, *table, *tiles.block)
-        running = (parts, parts) if running_mean is None else (running_mean, running_var)
-        facts = (*table, momentum, eps, tiles.shares[0], running_mean is not None, PROGRAMS)
-        _moments[tiles.channelwise](features, parts, *running, moments, *facts)
-        _apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
+        passes.sums[tiles.shares](features, parts, *table, *tiles.block)
+        facts = (*table, momentum, eps, tiles.shares[0], running is not None, PROGRAMS)
+        passes.moments_of[tiles.channelwise](features, parts, *(running or (parts, parts, parts)), moments, *facts)
+        passes.apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
         ctx.save_for_backward(features, moments, scale, shift)
         return result
 
@@ -60,11 +59,11 @@ class _NormRelu(torch.autograd.Function):
         parts, totals = tiles.parts(features), torch.empty_like(moments)
         known = (features, incoming, moments, scale, shift)
         table = tiles.pixels, tiles.channels, features.stride(-1), incoming.stride(-1)
-        _back_sums[tiles.shares](*known, parts, *table, *tiles.block)
-        _totals[tiles.channelwise](parts, totals, tiles.channels, tiles.shares[0], PROGRAMS)
-        _back_apply[tiles.grid](*known, totals, outgoing, *table, outgoing.stride(-1), *tiles.block)
-        to_shift, to_scale = totals.sum(0)
-        return outgoing, to_scale, to_shift, None, None, None, None, None
+        passes.back_sums[tiles.shares](*known, parts, *table, *tiles.block)
+        passes.totals_of[tiles.channelwise](parts, totals, tiles.channels, tiles.shares[0], PROGRAMS)
+        passes.back_apply[tiles.grid](*known, totals, outgoing, *table, outgoing.stride(-1), *tiles.block)
+        to_shift, to_scale = totals[0] if len(totals) == 1 else totals.sum(0)
+        return outgoing, to_scale, to_shift, None, None, None, None
 
 
 def _evenly(features: Tensor) -> Tensor:
@@ -95,200 +94,3 @@ class _Tiles:
     def parts(self, features: Tensor) -> Tensor:
         """Room for two sums of each channel of each share."""
         return features.new_empty(self.grid[2], self.shares[0], 2, self.channels, dtype=torch.float32)
-
-
-@triton.jit
-def _place(row, column, number, step):
-    """Where pixels of the program's group lie."""
-    return (tl.program_id(2).to(tl.int64) * number + row)[:, None] * step + column[None, :]
-
-
-@triton.jit
-def _center(features, column, number, channels, step):
-    """The first pixel: about it, little is lost where a mean is large."""
-    first = tl.program_id(2).to(tl.int64) * number * step
-    return tl.load(features + first + column, mask=column < channels, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _keep(parts, share, shares, column, channels, one, two):
-    place = parts + (tl.program_id(2) * shares + share) * 2 * channels + column
-    tl.store(place, tl.sum(one, 0), mask=column < channels)
-    tl.store(place + channels, tl.sum(two, 0), mask=column < channels)
-
-
-@triton.jit
-def _sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    middle = _center(features, column, number, channels, step)[None, :]
-    one = tl.zeros((BLOCK, WIDE), tl.float32)
-    two = tl.zeros((BLOCK, WIDE), tl.float32)
-    first = share * BLOCK
-    while first < number:
-        row = first + tl.arange(0, BLOCK)
-        inside = (row < number)[:, None] & (column < channels)[None, :]
-        value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0)
-        away = tl.where(inside, value.to(tl.float32) - middle, 0.0)
-        one += away
-        two += away * away
-        first += shares * BLOCK
-    _keep(parts, share, shares, column, channels, one, two)
-
-
-@triton.jit
-def _summed(parts, channel, channels, shares, MOST: tl.constexpr):
-    """Over shares, always in the same order."""
-    share = tl.arange(0, MOST)
-    place = (tl.program_id(1) * shares + share) * 2 * channels + channel
-    one = tl.load(parts + place, mask=share < shares, other=0.0)
-    two = tl.load(parts + place + channels, mask=share < shares, other=0.0)
-    return tl.sum(one, 0), tl.sum(two, 0)
-
-
-@triton.jit
-def _moments(
-    features,
-    parts,
-    running_mean,
-    running_var,
-    moments,
-    number,
-    channels,
-    step,
-    momentum,
-    eps,
-    shares,
-    RUNNING: tl.constexpr,
-    MOST: tl.constexpr,
-):
-    channel, group = tl.program_id(0), tl.program_id(1)
-    one, two = _summed(parts, channel, channels, shares, MOST)
-    count = number * 1.0
-    away = one / count
-    variance = tl.maximum(two / count - away * away, 0.0)
-    mean = tl.load(features + group.to(tl.int64) * number * step + channel).to(tl.float32) + away
-    place = moments + group * 2 * channels + channel
-    tl.store(place, mean)
-    tl.store(place + channels, 1.0 / tl.sqrt(variance + eps))
-    if RUNNING:
-        before = tl.load(running_mean + channel)
-        tl.store(running_mean + channel, before + momentum * (mean - before))
-        before = tl.load(running_var + channel)
-        unbiased = variance * (count / (count - 1.0))
-        tl.store(running_var + channel, before + momentum * (unbiased - before))
-
-
-@triton.jit
-def _totals(parts, totals, channels, shares, MOST: tl.constexpr):
-    channel = tl.program_id(0)
-    one, two = _summed(parts, channel, channels, shares, MOST)
-    place = totals + tl.program_id(1) * 2 * channels + channel
-    tl.store(place, one)
-    tl.store(place + channels, two)
-
-
-@triton.jit
-def _normed(features, moments, scale, shift, row, column, number, channels, step):
-    """Normed features, what the ReLU sees of them, and the factor from features to that."""
-    present = column < channels
-    inside = (row < number)[:, None] & present[None, :]
-    place = moments + tl.program_id(2) * 2 * channels + column
-    mean = tl.load(place, mask=present, other=0.0)[None, :]
-    precision = tl.load(place + channels, mask=present, other=0.0)[None, :]
-    a = tl.load(scale + column, mask=present, other=0.0)[None, :]
-    b = tl.load(shift + column, mask=present, other=0.0)[None, :]
-    value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
-    normed = (value - mean) * precision
-    return normed, normed * a + b, a * precision
-
-
-@triton.jit
-def _apply(
-    features,
-    moments,
-    scale,
-    shift,
-    result,
-    number,
-    channels,
-    step,
-    result_step,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    _, answer, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
-    inside = (row < number)[:, None] & (column < channels)[None, :]
-    place = result + _place(row, column, number, result_step)
-    tl.store(place, tl.maximum(answer, 0.0).to(result.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _let_through(incoming, seen, row, column, number, channels, step):
-    """The gradients that the ReLU lets through."""
-    inside = (row < number)[:, None] & (column < channels)[None, :]
-    slope = tl.load(incoming + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
-    return tl.where(inside & (seen > 0), slope, 0.0)
-
-
-@triton.jit
-def _back_sums(
-    features,
-    incoming,
-    moments,
-    scale,
-    shift,
-    parts,
-    number,
-    channels,
-    step,
-    incoming_step,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    one = tl.zeros((BLOCK, WIDE), tl.float32)
-    two = tl.zeros((BLOCK, WIDE), tl.float32)
-    first = share * BLOCK
-    while first < number:
-        row = first + tl.arange(0, BLOCK)
-        normed, seen, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
-        slope = _let_through(incoming, seen, row, column, number, channels, incoming_step)
-        one += slope
-        two += slope * normed
-        first += shares * BLOCK
-    _keep(parts, share, shares, column, channels, one, two)
-
-
-@triton.jit
-def _back_apply(
-    features,
-    incoming,
-    moments,
-    scale,
-    shift,
-    totals,
-    outgoing,
-    number,
-    channels,
-    step,
-    incoming_step,
-    outgoing_step,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    present = column < channels
-    normed, seen, factor = _normed(features, moments, scale, shift, row, column, number, channels, step)
-    slope = _let_through(incoming, seen, row, column, number, channels, incoming_step)
-    place = totals + tl.program_id(2) * 2 * channels + column
-    one = tl.load(place, mask=present, other=0.0)[None, :]
-    two = tl.load(place + channels, mask=present, other=0.0)[None, :]
-    answer = factor * (slope - (one + normed * two) / (number * 1.0))
-    inside = (row < number)[:, None] & present[None, :]
-    target = outgoing + _place(row, column, number, outgoing_step)
-    tl.store(target, answer.to(outgoing.dtype.element_ty), mask=inside)
