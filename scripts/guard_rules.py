@@ -96,24 +96,28 @@ def choose(arguments: argparse.Namespace) -> None:
     lines = read(arguments.files)
     print("Dice against no adaptation, on validation people. Harm: scans that lose more than 0.01; stay: of those that")
     print("the unguarded method improves by more than 0.01, those that stay improved; looks: mean number per scan.\n")
-    print(
-        "| scans | perturbations | charge | patience | fall | mean | unguarded | worst | harm | kept | stay | looks |"
-    )
-    print("|---" * 12 + "|")
-    sets = [CHOSEN, tuple(PERTURBATIONS), ("mirrored",), ("mirrored", "moved"), ("darker", "brighter", "moved")]
+    columns = ["scans", "perturbations", "charge", "worst", "patience", "fall", "mean", "unguarded", "least", "harm"]
+    print(f"| {' | '.join([*columns, 'kept', 'stay', 'looks'])} |")
+    print("|---" * 13 + "|")
     groups = {
         "simulated, default method": [x for x in lines if x["run"] == DEFAULT and x["cohort"] != "lgg"],
         "simulated, other methods": [x for x in lines if x["run"] != DEFAULT and x["cohort"] != "lgg"],
         "real lesions, default method": [x for x in lines if x["run"] == DEFAULT and x["cohort"] == "lgg"],
     }
     for name, group in groups.items():
-        falls = (0.5, 0.75, 1.0) if name.startswith("real") else (Rules.fall,)
-        for names, charge, patience, fall in product(sets, (0.0, 0.05, 0.1, 0.15, 0.2), (3, 4, 99), falls):
-            if group:
-                rules = Rules(charge=charge, patience=patience, fall=fall)
-                played = [play(x, calibration(arguments.models, x["model"]), rules, names) for x in group]
-                told = f"| {name} | {', '.join(names)} | {charge} | {patience} | {fall} |"
-                print(told, " | ".join(summary(group, played)), "|")
+        for names, rules in tried(name.startswith("real")) if group else ():
+            played = [play(x, calibration(arguments.models, x["model"]), rules, names) for x in group]
+            told = f"| {name} | {', '.join(names)} | {rules.charge} | {rules.worst} | {rules.patience} | {rules.fall} |"
+            print(told, " | ".join(summary(group, played)), "|")
+
+
+def tried(lesions: bool) -> Iterator[tuple[Sequence[str], Rules]]:
+    """What the choice was made from; with lesions, also how far the energy must fall."""
+    sets = [CHOSEN, tuple(PERTURBATIONS), ("mirrored", "moved"), ("darker", "brighter", "moved")]
+    falls = (0.5, 0.75, 0.9, 1.0) if lesions else (Rules.fall,)
+    for names, charge, worst, patience, fall in product(sets, (0.0, 0.05, 0.1), (0.0, 0.5, 1.0), (4, 6, 8, 99), falls):
+        if not (lesions and worst):  # of one structure, the mean is the least
+            yield names, Rules(charge=charge, worst=worst, patience=patience, fall=fall)
 
 
 def summary(lines: list[Row], played: list[Played]) -> list[str]:

@@ -6,7 +6,7 @@ import torch
 from scantune.calibration import Calibration, Levels
 from scantune.guard import Guard, Look, Rules
 
-RULES = Rules(charge=0.1, margin=0.002, patience=3)
+RULES = Rules(charge=0.1, worst=0.5, patience=3, fall=0.5)
 SITE = Calibration(Levels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
 
 
@@ -27,16 +27,20 @@ def test_a_step_that_makes_the_prediction_stabler_is_accepted():
     assert verdicts(look(0.8)) == verdicts(look(0.7)) == ["refused"]
 
 
-def test_a_gain_below_the_margin_is_none():
-    assert verdicts(look(0.8019)) == ["refused"]
-    assert verdicts(look(0.8021)) == ["accepted"]
+def test_the_least_stable_structure_counts_as_much_as_all():
+    """Of 0.9 and 0.7 the mean is 0.8, the least 0.7."""
+    uneven = Look((0.9, 0.7), (1.0, 1.0), (60, 40))
+    assert uneven.steadiness(RULES) == pytest.approx(0.75)
+    assert [uneven.steadiness(Rules(worst=share)) for share in (0, 1)] == pytest.approx([0.8, 0.7])
+    assert verdicts(uneven, source=look(0.76)) == ["refused"]
+    assert verdicts(look(0.76), source=uneven) == ["accepted"]
 
 
 def test_the_more_of_the_prediction_changes_the_stabler_it_must_become():
-    """A fifth of the prediction changes, at a tenth: 0.02 is asked, and the margin."""
-    assert verdicts(look(0.821, agreement=0.8)) == ["refused"]
-    assert verdicts(look(0.823, agreement=0.8)) == ["accepted"]
-    assert verdicts(look(0.823, agreement=0.8), rules=Rules(0.15, 0.002)) == ["refused"]
+    """A fifth of the prediction changes, at a tenth: 0.02 is asked."""
+    assert verdicts(look(0.819, agreement=0.8)) == ["refused"]
+    assert verdicts(look(0.821, agreement=0.8)) == ["accepted"]
+    assert verdicts(look(0.821, agreement=0.8), rules=Rules(charge=0.15)) == ["refused"]
 
 
 def test_later_steps_must_be_better_than_the_best_so_far():

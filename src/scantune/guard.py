@@ -37,13 +37,13 @@ class Decision:
 class Rules:
     """What the guard asks of a step; chosen on people that no result is reported of, by `scripts/guard_rules.py`."""
 
-    charge: float = 0.1
+    charge: float = 0.05
     """Every hundredth of the prediction that changes must make it more stable by this many hundredths."""
-    margin: float = 0.002
-    """And by so much more, before a step is worth having."""
-    patience: int = 4
+    worst: float = 0.5
+    """What the least stable structure counts; the rest is for the mean of all."""
+    patience: int = 6
     """After so many looks without a better one the run ends."""
-    fall: float = 0.5
+    fall: float = 0.75
     """Where there is one structure alone, such as lesions, its stability says less: then the scan's energy must also
     fall to this share of what it was, if it is known."""
     failed: float = 3.0
@@ -77,9 +77,13 @@ class Look:
             tuple(structure_counts(own, structures).tolist()),
         )
 
+    def steadiness(self, rules: Rules) -> float:
+        """Stability of all structures, among which the least stable one counts more."""
+        return (1 - rules.worst) * fmean(self.stability) + rules.worst * min(self.stability)
+
     def score(self, rules: Rules) -> float:
-        """Stability less what the change from the source costs; means over structures."""
-        return fmean(self.stability) - rules.charge * (1 - fmean(self.agreement))
+        """Stability less what the change from the source costs."""
+        return self.steadiness(rules) - rules.charge * (1 - fmean(self.agreement))
 
 
 class Guard:
@@ -106,7 +110,7 @@ class Guard:
         energy: float | None = None,
     ) -> None:
         self.source, self.rules, self.calibration, self.energy = source, rules or Rules(), calibration, energy
-        self.bar = source.score(self.rules) + self.rules.margin
+        self.bar = source.score(self.rules)
         self.failed = self.oddness(source) > self.rules.failed
         self.best: Look | None = None
         self.repaired = False
@@ -149,10 +153,10 @@ class Guard:
 
     def decision(self) -> Decision:
         """On the run, from all looks."""
-        before = fmean(self.source.stability)
+        before = self.source.steadiness(self.rules)
         numbers = {"stability_before": before, "looks": float(self.looks)}
         if self.best is not None:
-            after, same = fmean(self.best.stability), fmean(self.best.agreement)
+            after, same = self.best.steadiness(self.rules), fmean(self.best.agreement)
             steadier = f"the prediction became more stable, {before:.3f} to {after:.3f}, and agrees to {same:.3f} with"
             numbers |= {"stability_after": after, "agreement": same}
             if self.repaired:
