@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scantune.crew import MOST, Crew
 from scantune.errors import InputError
 from scantune.guard import Verdict
 from scantune.methods import ClosedForm, Method, Terms
@@ -169,6 +170,7 @@ class Gradients:
         self.method, self.moving, self.volume = method, moving, volume
         self.sampling, self.generator = sampling, generator
         self.replay: Replay | None = None
+        self.crew = self._crew()
 
     def __call__(self) -> Terms:
         """The objective at the current parameters, whose `.grad` is left with its gradient."""
@@ -187,12 +189,19 @@ class Gradients:
         known = self.volume.images.is_cuda and self.method.recordable
         return known and foreign([self.method.network]) is None
 
+    def _crew(self) -> Crew | None:
+        """Threads, where cores wait for them and no layer may mind to be called by two of them at once."""
+        threads = min(torch.get_num_threads(), len(self.volume.images), MOST)
+        if threads == 1 or self.volume.images.device.type != "cpu" or not self.method.reentrant:
+            return None
+        return Crew(self.moving, threads) if foreign([self.method.network]) is None else None
+
     def _once(self) -> Terms:
         if self.replay is None and self._replayable():
             self.replay = Replay(self.moving)
         for parameter in self.moving:
             parameter.grad = None
-        terms = self.sampling.gradient(self.method, self.volume, self.generator, self.replay)
+        terms = self.sampling.gradient(self.method, self.volume, self.generator, self.replay, self.crew)
         _require_effect(self.method, self.moving)
         return terms
 

@@ -4,12 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from scantune.crew import Crew
 from scantune.methods import Method, Terms
 from scantune.prior import Statistics
 from scantune.replay import Replay
@@ -32,7 +34,12 @@ class Sampling(ABC):
 
     @abstractmethod
     def gradient(
-        self, method: Method, volume: Volume, generator: torch.Generator, replay: Replay | None = None
+        self,
+        method: Method,
+        volume: Volume,
+        generator: torch.Generator,
+        replay: Replay | None = None,
+        crew: Crew | None = None,
     ) -> Terms:
         """Adds the objective's gradient to the moving parameters' `.grad`, and tells the objective.
 
@@ -41,6 +48,7 @@ class Sampling(ABC):
             volume: The scan.
             generator: Draws slices.
             replay: Does work that is the same in every step, where there is one.
+            crew: Measures batches side by side, where there is one.
         """
 
     @abstractmethod
@@ -76,9 +84,32 @@ class WholeVolume(Sampling):
         volume: Volume,
         generator: torch.Generator,  # noqa: ARG002
         replay: Replay | None = None,
+        crew: Crew | None = None,
     ) -> Terms:
         """The gradient of the whole volume's objective."""
+        if crew is not None:
+            return self._abreast(method, volume, crew)
         return self._gradient(method, volume) if replay is None else replay(lambda: self._gradient(method, volume))
+
+    def _abreast(self, method: Method, volume: Volume, crew: Crew) -> Terms:
+        """The same by several threads: each measures batches, and takes their gradients once all are measured."""
+        batches = list(volume.batches(self._size(volume)))
+        if crew.kept is None:
+            with _Weighing() as weighing:
+                method.measure(batches[0])
+            crew.kept = weighing.bytes / len(batches[0].images)
+        once = crew.kept * len(volume.images) <= self._kept(volume)
+        with torch.set_grad_enabled(once):
+            measured = crew.each(method.measure, batches)
+        total = {key: value.detach().requires_grad_() for key, value in _total(measured).items()}
+        terms = method.terms(total)
+        _hand_back(terms.objective)
+        slope = {key: value.grad for key, value in total.items() if value.grad is not None}
+        if once:
+            crew.add(crew.each(lambda parts: crew.slopes(parts, slope), measured))
+        else:
+            crew.add(crew.each(lambda batch: crew.slopes(method.measure(batch), slope), batches))
+        return terms
 
     def _gradient(self, method: Method, volume: Volume) -> Terms:
         batches = volume.batches(self._size(volume))
@@ -122,9 +153,14 @@ class WholeVolume(Sampling):
 
 def _sum(method: Method, batches: Iterable[Batch], start: Statistics) -> Statistics:
     """The statistics of batches on top of others, in double precision."""
-    total = {key: value.double() for key, value in start.items()}
-    for batch in batches:
-        for key, value in method.measure(batch).items():
+    return _total(chain([start], map(method.measure, batches)))
+
+
+def _total(measured: Iterable[Statistics]) -> Statistics:
+    """The sum of statistics, in double precision."""
+    total: Statistics = {}
+    for statistics in measured:
+        for key, value in statistics.items():
             total[key] = total.get(key, 0) + value.double()
     return total
 
@@ -160,7 +196,12 @@ class RandomSlices(Sampling):
     smoothing: float = 0.95
 
     def gradient(
-        self, method: Method, volume: Volume, generator: torch.Generator, replay: Replay | None = None
+        self,
+        method: Method,
+        volume: Volume,
+        generator: torch.Generator,
+        replay: Replay | None = None,
+        crew: Crew | None = None,  # noqa: ARG002
     ) -> Terms:
         """The mean gradient of one epoch's batches."""
         count = self._count(volume)

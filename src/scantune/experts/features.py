@@ -1,5 +1,6 @@
 """Features of any network's layers, taken by forward hooks."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,12 +26,20 @@ class Recording:
     features: dict[str, Tensor]
 
 
+class _Pass(threading.local):
+    """What a thread's forward pass has left so far: features, and how often each had been written to."""
+
+    def __init__(self) -> None:
+        self.features: dict[str, Tensor] = {}
+        self.versions: dict[str, int] = {}
+
+
 class Recorder:
     """Runs a network and keeps the outputs of chosen layers of its task network.
 
     Use as a context manager: the hooks are gone afterwards. In between, activations that would overwrite a layer's
     output in place do not, which costs less than to copy it first. A layer that is called more than once in a forward
-    pass gives one feature per call, the later ones named `layer@2`, `layer@3`, ...
+    pass gives one feature per call, the later ones named `layer@2`, `layer@3`, ... Threads may run it side by side.
     """
 
     def __init__(self, network: nn.Module, layers: Iterable[str]) -> None:
@@ -38,8 +47,7 @@ class Recorder:
         self.modules = _modules(network, {name.split("@")[0] for name in layers})
         self._handles: list[RemovableHandle] = []
         self._in_place: list[nn.Module] = []
-        self._features: dict[str, Tensor] = {}
-        self._versions: dict[str, int] = {}
+        self._pass = _Pass()
         self._protected: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -55,12 +63,12 @@ class Recorder:
         for module in self._in_place:
             module.inplace = True  # type: ignore[assignment]
         self._in_place = []
-        self._features = {}
+        self._pass = _Pass()
 
     def __call__(self, images: Tensor) -> Recording:
         """Runs the network on `(slices, channels, *spatial)`."""
         recording = self._run(images)
-        changed = {name for name, kept in recording.features.items() if kept._version != self._versions[name]}
+        changed = {name for name, kept in recording.features.items() if kept._version != self._pass.versions[name]}
         if changed:
             # Operations in place, other than modules that say so, overwrote what was recorded: the network gets a copy
             # from now on.
@@ -69,18 +77,18 @@ class Recorder:
         return recording
 
     def _run(self, images: Tensor) -> Recording:
-        self._features = {}
+        self._pass.features = {}
         output = self.network(images)
-        return Recording(output, self._features)
+        return Recording(output, self._pass.features)
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
         def keep(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:
             key, call = name, 1
-            while key in self._features:
+            while key in self._pass.features:
                 call += 1
                 key = f"{name}@{call}"
-            self._features[key] = output
-            self._versions[key] = output._version
+            self._pass.features[key] = output
+            self._pass.versions[key] = output._version
             return output.clone() if key in self._protected else None
 
         return keep

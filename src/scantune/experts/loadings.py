@@ -34,7 +34,8 @@ def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tenso
         return _Projected.apply(features, components)  # type: ignore[no-any-return, no-untyped-call]
     counts = [length // stride for length in features.shape[2:]]
     for axis, count in enumerate(counts):
-        features = features.narrow(2 + axis, 0, count * stride)
+        if count * stride < features.shape[2 + axis]:
+            features = features.narrow(2 + axis, 0, count * stride)
     # (channels, slices * blocks, pixels of a block)
     blocks = _blocks(features, stride, dimensions).flatten(1 + dimensions + 1)
     blocks = blocks.movedim(1, 0).flatten(1, 1 + dimensions)

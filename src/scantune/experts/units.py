@@ -1,5 +1,6 @@
 """Convolutions with a ReLU behind them, whose outputs are measured on the way, in the same pass."""
 
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Self
@@ -9,6 +10,16 @@ from torch import Tensor, nn
 
 from scantune.experts.base import inside
 from scantune.experts.meters import Meter
+
+
+class OfBatch(threading.local):
+    """What a thread's latest batch comes with and leaves; a copy of a network has its own."""
+
+    padding: Tensor | None = None
+    statistics: Tensor | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
 
 
 class MeasuredReLU(nn.Module):
@@ -22,15 +33,14 @@ class MeasuredReLU(nn.Module):
     def __init__(self, bias: Tensor | None, meter: Meter) -> None:
         super().__init__()
         self.bias, self.meter = None if bias is None else bias.float(), meter
-        self.padding: Tensor | None = None
-        self.statistics: Tensor | None = None
+        self.batch = OfBatch()
 
     def forward(self, values: Tensor) -> Tensor:
         """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
-        weights = inside(self.padding, values)
+        weights = inside(self.batch.padding, values)
         values = values.contiguous(memory_format=torch.channels_last)
         result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.meter, weights)  # type: ignore[no-untyped-call]
-        activations, self.statistics = result
+        activations, self.batch.statistics = result
         return activations
 
 
@@ -73,15 +83,15 @@ class Units:
     def expect(self, padding: Tensor | None) -> None:
         """Says which pixels of the next batch are padding."""
         for activation in self.activations.values():
-            activation.padding = padding
+            activation.batch.padding = padding
 
     def statistics(self) -> Iterator[tuple[str, Tensor]]:
         """What was measured of the latest batch, `(statistics, channels)` by layer."""
         for name, activation in self.activations.items():
-            assert activation.statistics is not None
-            yield name, activation.statistics
+            assert activation.batch.statistics is not None
+            yield name, activation.batch.statistics
             # Whoever runs the network next may have other slices.
-            activation.statistics = activation.padding = None
+            activation.batch.statistics = activation.batch.padding = None
 
 
 def _measured(task: nn.Module, meters: Mapping[str, Meter]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:

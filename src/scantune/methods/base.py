@@ -104,6 +104,11 @@ class Method(ABC):
         """Whether `measure` and `terms` decide nothing on the host that differs from step to step."""
         return False
 
+    @property
+    def reentrant(self) -> bool:
+        """Whether several threads may `measure` at the same time."""
+        return False
+
     def finer(self) -> bool:
         """Goes on in a finer precision, where there is one; asked when a gradient is not finite."""
         return False

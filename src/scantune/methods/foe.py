@@ -86,6 +86,11 @@ class FoECNN(Method):
         """Where the objective is steady, and no layer's statistics depend on how many patches there are."""
         return self.steady and all(family.experts.fixed for family in self.prior.families.values())
 
+    @property
+    def reentrant(self) -> bool:
+        """Whoever records features keeps those of each thread apart."""
+        return True
+
     def choose(self, prior: FieldOfExperts) -> FieldOfExperts:
         """The families of experts this method matches."""
         for name in set(prior.families) - set(self.families):

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from scantune.kernels import usable
 from scantune.networks import narrow
@@ -26,6 +27,8 @@ class Convolution(nn.Conv2d):
             last = self.weight.stride(1) == 1 and not input.is_cuda
             if last and one == 1 and other <= MANY and input.dtype == torch.float32:
                 return _Narrow.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+            if last and input.requires_grad and not self.weight.requires_grad:
+                return _Frozen.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             return super().forward(input)
         dtype = _precision(input)
         if one == 1 and other <= MANY:
@@ -130,6 +133,25 @@ class _Narrow(torch.autograd.Function):
         found = by.correlate(features, gradient) if to_many else by.correlate(gradient, features).flip(0)
         theirs = found.T.reshape(-1, 3, 3).unsqueeze(1 if to_many else 0)
         return ours, theirs.to(weight), _sum(gradient, ctx.needs_input_grad[2])
+
+
+class _Frozen(torch.autograd.Function):
+    """On a CPU, of weights that do not move: back by a convolution with the mirrored weights.
+
+    That is what the gradient is. Libraries have programs of their own for it, which are slower where a convolution has
+    more inputs than outputs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return F.conv2d(features, weight, bias, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        mirrored = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+        return F.conv2d(gradients[0], mirrored, padding=1), None, None
 
 
 class _Few(torch.autograd.Function):

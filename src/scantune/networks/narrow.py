@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_weight
 
 
 def spread(picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
@@ -53,9 +52,10 @@ def correlate(picture: Tensor, features: Tensor) -> Tensor:
         picture: `(slices, 1, height, width)`.
         features: `(slices, channels, height, width)`.
     """
-    channels = features.shape[1]
-    found: Tensor = conv2d_weight(picture, (channels, 1, 3, 3), features, padding=1)  # type: ignore[no-untyped-call]
-    return found.reshape(channels, 9).T
+    height, width = picture.shape[2:]
+    wide = F.pad(picture[:, 0], (1, 1, 1, 1))
+    shifted = [wide[:, row : row + height, column : column + width] for row in range(3) for column in range(3)]
+    return torch.stack(shifted).view(9, -1) @ features.movedim(1, -1).reshape(-1, features.shape[1])
 
 
 def _shifted(offset: int, length: int) -> tuple[slice, slice]:
