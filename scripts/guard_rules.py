@@ -31,7 +31,7 @@ ENDS = ("entropy 1e-3",)
 """Runs of the preset `paper`, of which the guard sees the end alone."""
 
 COLUMNS = (
-    *("cohort", "site", "subject", "method", "source_site", "energy", "reading", "dice_before", "dice_free"),
+    *("cohort", "site", "subject", "model", "method", "source_site", "energy", "reading", "dice_before", "dice_free"),
     *("dice_typical", "dice", "steps", "step", "looks", "decision"),
 )
 Row = dict[str, Any]
@@ -143,7 +143,7 @@ def score(arguments: argparse.Namespace) -> None:
             stopped = play(line, known, Rules(), level=known.typical)
             rows.writerow(
                 {
-                    **{name: line[name] for name in ("cohort", "site", "subject", "source_site")},
+                    **{name: line[name] for name in ("cohort", "site", "subject", "model", "source_site")},
                     **{"method": line["run"], "energy": f"{energy(line):.5f}", "reading": known.reading(energy(line))},
                     "dice_before": f"{dice(line, 0):.4f}",
                     "dice_free": f"{fmean(lowest(line['path'])['dice']):.4f}",

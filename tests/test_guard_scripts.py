@@ -8,8 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import scantune
+from conftest import toy_scan
 from scantune.calibration import Calibration, Levels
 from scantune.guard import Rules
+from scantune.supervision import survey
+from scantune.tasks import Segmentation
+from scantune.volumes import Volume
 from test_scripts import script
 
 KNOWN = Calibration(Levels(0.04, 0.08, 0.5), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
@@ -92,10 +97,6 @@ def test_scores_become_tables(rules, tmp_path, monkeypatch, capsys):
 
 def test_a_path_notes_what_could_be_known_and_what_could_not(toy):
     paths = script("guard_paths")
-    from conftest import toy_scan
-    from scantune.tasks import Segmentation
-    from scantune.volumes import Volume
-
     images, labels = toy_scan(310)
     model = SimpleNamespace(network=toy.network, task=Segmentation(), prior=toy.prior, helpers={})
     first, last = paths.follow(model, Volume(images**1.5), labels, "batchnorm")
@@ -104,6 +105,21 @@ def test_a_path_notes_what_could_be_known_and_what_could_not(toy):
     assert first["objective"] > last["objective"]
     assert 0 < last["agreement"][0] <= 1
     assert sum(first["dice"]) < 2
+
+
+@pytest.mark.parametrize("gamma", [1.5, 0.5])
+def test_what_is_played_back_on_a_path_is_what_an_adaptation_does(toy, rules, gamma):
+    paths = script("guard_paths")
+    scan = Volume(toy_scan(310)[0] ** gamma)
+    model = toy.model
+    path = paths.follow(model, scan, toy_scan(310)[1], "foe-cnn-pca")
+    energies = survey(model.network, scan, model.task, model.prior).energies
+    told = line(*path) | {"energies": energies}
+    anybody = Calibration(Levels(1e-6, 1e-6, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([1e3, 1e3]))
+    result = scantune.adapt(toy.network, scan.images, prior=toy.prior)
+    played = rules.play(told, anybody, Rules())
+    assert played.decision == result.decision.action
+    assert (played.step, played.looks) == (result.facts["best_step"], result.facts["guard"]["looks"])
 
 
 def test_the_dice_to_be_expected_is_that_of_sure_probabilities():
