@@ -26,8 +26,8 @@ from unittest.mock import patch
 SCAN = "everything else of a scan"
 STAGES = {
     "scantune.modelfile:load": "model load",
-    "scantune.batch:_Run.adapt": SCAN,
-    "scantune.batch:_content_hash": "hash of the scan's file",
+    "scantune.scanrun:ScanRun.adapt": SCAN,
+    "scantune.scanrun:_content_hash": "hash of the scan's file",
     "scantune.adapt:read_scan": "reading",
     "scantune.preprocess:Preprocessing.apply": "preprocessing",
     "scantune.preprocess:without_bias": "bias field (N4)",
@@ -149,7 +149,7 @@ def stages(arguments: argparse.Namespace) -> list[str]:
             watch = Stopwatch(tick)
             for place, stage in STAGES.items():
                 stack.enter_context(watch.watching(place, stage))
-            if code := cli.main([*words, "--device", arguments.device]):
+            if code := cli.main([*words, "--device", arguments.device, "--workers", "1"]):
                 raise SystemExit(code)
             watch.charge()
     first, *later, command = watch.spent

@@ -319,13 +319,13 @@ def test_observers_see_everything_in_order(adapted, scan, tmp_path):
         def __init__(self):
             self.lines = []
 
-        def begin(self, names):
+        def begin(self, names, at_once=1):
             self.lines.append(("begin", *names))
 
         def start(self, name):
             self.lines.append(("start", name))
 
-        def step(self, step, steps):
+        def step(self, name, step, steps):
             self.lines.append((step, steps))
 
         def end(self, outcome):

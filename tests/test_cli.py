@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 
 import nibabel
@@ -458,8 +459,23 @@ def test_scans_without_steps_are_estimated_from_the_first_scan(capsys):
         display.start("a")
         display.end(outcome())
         display.start("b")
-        display.end(outcome())
+        display.end(replace(outcome(), name="b"))
     assert capsys.readouterr().err.count("2 scans to adapt to: about 1 s") == 1
+
+
+def test_scans_side_by_side_are_estimated_and_drawn_together(capsys):
+    with Display(console(stderr=True)) as display:
+        display.begin(["a", "b", "c"], 2)
+        display.start("a")
+        display.start("b")
+        display.step("a", 1, 2)
+        display.step("b", 1, 4)
+        task = display.progress.tasks[0]
+        assert task.completed == pytest.approx(1 / 2 + 1 / 4)
+        assert task.description == "b, step 1 of 4, and 1 more"
+        display.end(outcome())
+        assert task.completed == pytest.approx(1 + 1 / 4)
+    assert "3 scans to adapt to, 2 at once: about 1 s" in capsys.readouterr().err
 
 
 def test_rolled_back_scans_tell_their_reason(capsys, tmp_path):

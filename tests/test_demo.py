@@ -52,13 +52,13 @@ class Diary(Observer):
     def __init__(self):
         self.seen = []
 
-    def begin(self, names):
+    def begin(self, names, at_once=1):
         self.seen.append(tuple(names))
 
     def start(self, name):
         self.seen.append(name)
 
-    def step(self, step, steps):
+    def step(self, name, step, steps):
         self.seen.append((step, steps))
 
     def end(self, outcome):

@@ -1,5 +1,6 @@
 """What `scantune adapt` and `scantune demo` show: progress with the time left, and what became of each scan."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -24,13 +25,14 @@ class Display(ScanBar, Observer):
     def __init__(self, to: Console) -> None:
         super().__init__(to, "Loading the model", "{task.fields[done]}")
         self.estimated = False
-        self.marks: list[float] = []
-        self.done = self.scans = 0
+        self.marks: dict[str, list[float]] = {}
+        self.reached: dict[str, float] = {}
+        self.done = self.scans = self.at_once = 0
 
-    def begin(self, names: Sequence[str]) -> None:
+    def begin(self, names: Sequence[str], at_once: int = 1) -> None:
         """Start the bar."""
         self.status.stop()
-        self.scans = len(names)
+        self.scans, self.at_once = len(names), at_once
         if names:
             self.bar = self.progress.add_task("", total=len(names), done=0)
         if names and self.console.is_terminal:
@@ -38,35 +40,47 @@ class Display(ScanBar, Observer):
 
     def start(self, name: str) -> None:
         """Name the scan."""
-        self.marks = [time.perf_counter()]
-        self.name = name
-        self.progress.update(self.bar, description=name)
+        self.marks[name], self.reached[name] = [time.perf_counter()], 0.0
+        self._move(name)
 
-    def step(self, step: int, steps: int) -> None:
+    def step(self, name: str, step: int, steps: int) -> None:
         """Move the bar; after the first steps, tell how long the run will take."""
-        self.marks.append(time.perf_counter())
-        where = f"{self.name}, step {step} of {steps}"
-        self.progress.update(self.bar, completed=self.done + step / steps, description=where)
+        marks = self.marks[name]
+        marks.append(time.perf_counter())
+        self.reached[name] = step / steps
+        self._move(f"{name}, step {step} of {steps}")
         if step == min(4, steps):
-            self._estimate(expected_seconds(self.marks, steps) * self.scans)
+            self._estimate(expected_seconds(marks, steps))
 
     def end(self, outcome: Outcome) -> None:
         """Count the scan, and tell at once when it failed."""
         self.done += 1
-        self.progress.update(self.bar, completed=self.done, done=self.done)
+        begun = self.marks.pop(outcome.name)[0]
+        del self.reached[outcome.name]
+        self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), done=self.done)
         if self.done < self.scans:
-            self._estimate((time.perf_counter() - self.marks[0]) * self.scans)
+            self._estimate(time.perf_counter() - begun)
         if outcome.status == "failed" and self.scans > 1:
             say(self.console, f"{outcome.name} failed.", style="red")
+
+    def _move(self, where: str) -> None:
+        others = f", and {len(self.reached) - 1} more" if len(self.reached) > 1 else ""
+        self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), description=where + others)
 
     def remark(self, sentence: str) -> None:
         """Tell it."""
         say(self.console, sentence, style="yellow")
 
-    def _estimate(self, seconds: float) -> None:
+    def _estimate(self, each: float) -> None:
+        """Tell how long the run will take, from the seconds of one scan."""
         if not self.estimated:
             scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"
-            say(self.console, f"{scans} to adapt to: about {duration(seconds)}, measured on the first steps.")
+            side_by_side = f", {self.at_once} at once" if self.at_once > 1 else ""
+            seconds = each * math.ceil(self.scans / self.at_once)
+            say(
+                self.console,
+                f"{scans} to adapt to{side_by_side}: about {duration(seconds)}, measured on the first steps.",
+            )
         self.estimated = True
 
 

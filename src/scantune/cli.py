@@ -65,6 +65,8 @@ class Adapt:
     """Fixes every random choice."""
     stop: Annotated[Literal["stable", "typical", "never"], arg(metavar="stable|typical|never")] = "stable"
     """When fast ends early: where predictions no longer get stabler, also where the scan is typical, or never."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
+    """Processes that adapt to scans side by side; results are the same."""
     site: Flag = False
     """The scans are of one site: each starts where the last good adaptation ended."""
     no_guard: Flag = False
@@ -101,6 +103,7 @@ class Adapt:
                 settings,
                 overwrite=self.overwrite,
                 pages=not self.no_page,
+                workers=self.workers,
                 observer=display,
             )
         self._show(outcomes)

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -108,7 +109,9 @@ def demo(
     watch.begin(chosen)
     for centre in chosen:
         watch.start(centre)
-        result = adapt(model, scan(centre), None, METHOD, PRESET, steps, device=device, on_step=watch.step)
+        result = adapt(
+            model, scan(centre), None, METHOD, PRESET, steps, device=device, on_step=partial(watch.step, centre)
+        )
         showings.append(_draw(_showing(centre, result, cohort.labels), model, out))
         _write_scores(showings, cohort, out)
         _write_pages(showings, out)

@@ -30,14 +30,14 @@ class Outcome:
 class Observer:
     """Looks on while scans are adapted; this one does nothing."""
 
-    def begin(self, names: Sequence[str]) -> None:
-        """Learn which scans are about to be adapted, those already done left out."""
+    def begin(self, names: Sequence[str], at_once: int = 1) -> None:
+        """Learn which scans are about to be adapted, those already done left out, and how many at once."""
 
     def start(self, name: str) -> None:
         """Learn that the work on a scan begins."""
 
-    def step(self, step: int, steps: int) -> None:
-        """Learn that a step of the present scan is done."""
+    def step(self, name: str, step: int, steps: int) -> None:
+        """Learn that a step of a scan is done."""
 
     def end(self, outcome: Outcome) -> None:
         """Learn what became of a scan."""

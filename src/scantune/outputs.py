@@ -4,7 +4,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,22 @@ class OutputFolder:
 
     path: Path
 
+    def names(self) -> list[str]:
+        """Return the scans that the manifest tells of."""
+        return list(read_manifest(self.path)["scans"])
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Have the manifest tell of these scans last and in this order, however they came in."""
+        from scantune.scans import write_text
+
+        with _alone_in(self.path):
+            manifest = read_manifest(self.path)
+            scans = manifest["scans"]
+            moved = {name: scans[name] for name in names if name in scans}
+            ordered = {name: entry for name, entry in scans.items() if name not in moved} | moved
+            if list(ordered) != list(scans):
+                write_text(self.path / MANIFEST, _json(manifest | {"scans": ordered}))
+
     def entry(self, name: str) -> Entry:
         """Return what the manifest tells about a scan; nothing where it does not know the scan."""
         return dict(read_manifest(self.path)["scans"].get(name, {}))
@@ -136,11 +152,14 @@ class OutputFolder:
             manifest = {"format": FORMAT, **head}
             if len(scans) == 1:
                 manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
-            text = json.dumps(finite(manifest | {"scans": scans}), indent=2, ensure_ascii=False, allow_nan=False)
-            write_text(self.path / MANIFEST, text + "\n")
+            write_text(self.path / MANIFEST, _json(manifest | {"scans": scans}))
             if entry["status"] == "done":
                 for kind in OUTPUTS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
                     (self.path / output_name(name, kind)).unlink(missing_ok=True)
+
+
+def _json(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(finite(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @contextmanager

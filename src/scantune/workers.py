@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
@@ -46,6 +47,25 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def choose_gpu(number: int) -> None:
+    """Show the process of a number one of several GPUs; to be called before torch has looked for them."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        import torch
+
+        shown = ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = [name for name in shown.split(",") if name]
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+
+
+def when_gone(parent: int, then: Callable[[], object]) -> None:
+    """Do something when the process that started this one is gone, even without a word; returns only then."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    then()
 
 
 def _alone() -> None:

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -12,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from scantune.engines.base import RETRIES, Ended, Engine, Settings, carry_out
 from scantune.jobs import Job, Place
 from scantune.store import Store
+from scantune.workers import choose_gpu, when_gone
 
 
 @dataclass
@@ -107,8 +107,8 @@ class LocalEngine(Engine):
 def _work(pipe: Connection, store: Store, place: Place, threads: int, number: int) -> None:
     """The life of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    _choose_gpu(number)
+    threading.Thread(target=when_gone, args=(os.getppid(), lambda: os._exit(1)), daemon=True).start()
+    choose_gpu(number)
     import torch
 
     torch.set_num_threads(threads)
@@ -118,22 +118,3 @@ def _work(pipe: Connection, store: Store, place: Place, threads: int, number: in
             pipe.send(carry_out(job, place, store))
         except (EOFError, OSError):
             return
-
-
-def _choose_gpu(number: int) -> None:
-    """Show this process one of several GPUs; to be called before torch has looked for them."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
-        import torch
-
-        shown = ",".join(map(str, range(torch.cuda.device_count())))
-    gpus = [name for name in shown.split(",") if name]
-    if len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
-
-
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, even without a word."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
