@@ -394,7 +394,7 @@ def test_the_gradient_of_a_divergence_of_binned_densities_is_a_finite_difference
 def test_chunks_change_nothing(rng, monkeypatch):
     values = torch.randn(2, 3, 7, 5, generator=rng).requires_grad_()
     weights = (torch.rand(2, 1, 7, 5, generator=rng) > 0.3).float()
-    slope = torch.randn(3, 101, generator=rng)
+    slope = torch.randn(102, 3, generator=rng)
     found = []
     for chunk in (2**21, 8 * 6):
         monkeypatch.setattr(binning, "CHUNK", chunk)

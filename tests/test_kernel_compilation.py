@@ -20,7 +20,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 torch.set_num_threads(1)
-TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64"}
+TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.double: "*fp64"}
+TYPES[torch.int64] = "*i64"
 done = set()
 
 
@@ -40,12 +41,10 @@ def compile_only(kernel, *args, grid, warmup, **options):
 
 JITFunction.run = compile_only
 
-from scantune.kernels.activation import activate, activation_slopes
-from scantune.kernels import binning
+from scantune.kernels import binning, moments
 from scantune.kernels.bump import bump
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels import loadings
-from scantune.kernels.moments import slopes, sums
 from scantune.kernels.norm import instance_relu, norm_relu
 from scantune.kernels.pooling import halve
 from scantune.kernels.upsampling import double, double_beside
@@ -71,15 +70,16 @@ backward(double(x))
 backward(double_beside(x, torch.zeros(2, 8, 16, 16, dtype=torch.bfloat16, requires_grad=True)))
 backward(torch.cat([part.flatten() for part in halve(x)]))
 one, weights, table = torch.ones(16), torch.ones(2, 1, 8, 8), x.detach()
+units = torch.ones(3, 16, dtype=torch.double)
 for weighed in (None, weights):
-    sums(table, weighed, one)
-    slopes(table, weighed, one, one)
-    activate(table, one, one, weighed)
-    activation_slopes(table, one, weighed, one, one, table)
+    moments.measure(table, weighed, one, units)
+    moments.slopes(table, weighed, one, units, units)
+    moments.activate(table, one, weighed, one, units)
+    moments.activation_slopes(table, one, weighed, one, units, units, table)
     binning.counts(table, weighed, one, one, 101)
-    binning.slopes(table, weighed, one, one, torch.ones(16, 101))
+    binning.slopes(table, weighed, one, one, torch.ones(102, 16))
     binning.activate(table, one, weighed, one, one, 101)
-    binning.activation_slopes(table, one, weighed, one, one, torch.ones(16, 101), table)
+    binning.activation_slopes(table, one, weighed, one, one, torch.ones(102, 16), table)
 filters = loadings.filters(torch.zeros(16, 10, 16, 16), table.dtype)
 loadings.adjoint(loadings.project(torch.zeros(1, 16, 16, 24, dtype=table.dtype), filters, 10), filters, (16, 24))
 backward(softmax_dice_loss(x, torch.zeros(2, 8, 8, dtype=torch.int64)))

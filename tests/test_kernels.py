@@ -16,11 +16,9 @@ from scantune.densities.binning import Grid, _Counts, steps
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
 from scantune.experts.loadings import grid_of_loadings
-from scantune.kernels import binning
-from scantune.kernels.activation import activate, activation_slopes
+from scantune.kernels import binning, moments
 from scantune.kernels.bump import bump
 from scantune.kernels.convolution import convolve
-from scantune.kernels.moments import slopes, sums
 from scantune.kernels.upsampling import double
 from scantune.methods.measuring import meter_of
 from scantune.networks import AdaptableNetwork, Convolution, Half, Normalizer, fold_batch_norm, quicken
@@ -49,18 +47,22 @@ def assert_close(found, expected, dtype=torch.float32):
     torch.testing.assert_close(found.double(), expected.double(), atol=CLOSE[dtype], rtol=CLOSE[dtype])
 
 
+def in_units(channels):
+    return torch.rand(3, channels, generator=torch.Generator().manual_seed(4), dtype=torch.double).to(DEVICE)
+
+
 @precisions
 @widths
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sums_and_their_gradient_are_those_of_the_plain_moments(channels, dtype, weighted):
     values, center = features(channels, dtype), torch.linspace(-1, 1, channels, device=DEVICE)
-    weights = (features(1, seed=1) > 0).float() if weighted else None
+    weights, units = (features(1, seed=1) > 0).float() if weighted else None, in_units(channels)
     plain = values.float().requires_grad_()
-    expected = _Moments.apply(plain, weights, center)
-    assert_close(sums(values, weights, center), expected[1:], torch.float32)
-    total, squares = torch.randn(2, channels, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    expected.backward(torch.stack([torch.zeros_like(total), total, squares]))
-    assert_close(slopes(values, weights, total - 2 * squares * center, 2 * squares), plain.grad, dtype)
+    expected = _Moments.apply(plain, weights, center) * units
+    assert_close(moments.measure(values, weights, center, units), expected, torch.float32)
+    back = torch.randn(3, channels, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    expected.backward(back)
+    assert_close(moments.slopes(values, weights, center, units, back), plain.grad, dtype)
 
 
 @precisions
@@ -98,10 +100,8 @@ def test_the_adjoint_takes_a_gradient_that_is_a_part_of_more_channels():
 
 
 def test_layouts_other_than_channels_last_are_read_as_well():
-    values = features(5).contiguous()
-    assert_close(
-        sums(values, None, torch.zeros(5, device=DEVICE)), sums(features(5), None, torch.zeros(5, device=DEVICE))
-    )
+    values, how = features(5).contiguous(), (None, torch.zeros(5, device=DEVICE), in_units(5))
+    assert_close(moments.measure(values, *how), moments.measure(features(5), *how))
     assert_close(double(values), double(features(5)))
 
 
@@ -201,25 +201,35 @@ def test_pixels_that_fill_no_whole_block_are_convolved_too(inputs, outputs, bloc
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_activations_moments_and_their_gradient_are_those_of_one_after_the_other(weighted):
-    plain = features(5).requires_grad_()
-    bias, center, total, squares = torch.randn(4, 5, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    plain, units = features(5).requires_grad_(), in_units(5)
+    bias, center = torch.randn(2, 5, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     weights = (features(1, seed=1) > 0).float() if weighted else None
     shifted = plain + bias.view(1, -1, 1, 1)
-    moments = _Moments.apply(shifted, weights, center)
-    found, sums_found = activate(plain.detach(), bias, center, weights)
-    assert_close(found, shifted.relu())
-    assert_close(sums_found, moments[1:])
-    back = features(5, seed=3)
-    zeros = torch.zeros_like(total)
-    torch.autograd.backward([shifted.relu(), moments], [back, torch.stack([zeros, total, squares])])
-    offset, factor = total - 2 * squares * center, 2 * squares
-    assert_close(activation_slopes(plain.detach(), bias, weights, offset, factor, back), plain.grad)
+    expected = _Moments.apply(shifted, weights, center) * units
+    activations, found = moments.activate(plain.detach(), bias, weights, center, units)
+    assert_close(activations, shifted.relu())
+    assert_close(found, expected)
+    back, slope = features(5, seed=3), torch.randn_like(expected)
+    torch.autograd.backward([shifted.relu(), expected], [back, slope])
+    assert_close(moments.activation_slopes(plain.detach(), bias, weights, center, units, slope, back), plain.grad)
+
+
+def test_programs_that_go_through_several_tiles_sum_the_same(monkeypatch):
+    values, weights = features(5, size=(2, 40, 40)), (features(1, seed=1, size=(2, 40, 40)) > 0).float()
+    rise, start = steps(Grid(), None, torch.ones(5, device=DEVICE))
+    how = (values, weights, torch.zeros(5, device=DEVICE), in_units(5))
+    summed, counted = moments.measure(*how), binning.counts(values, weights, rise, start, 101)
+    monkeypatch.setattr("scantune.kernels.layout.PROGRAMS", 2)
+    monkeypatch.setattr(binning, "PROGRAMS", 3)
+    assert_close(moments.measure(*how), summed)
+    assert_close(binning.counts(values, weights, rise, start, 101), counted)
 
 
 def plainly_counted(values, weights, grid, rise, start):
     flat = values.movedim(1, -1).flatten(1, -2)
-    counted = None if weights is None else weights.flatten(1).unsqueeze(2)
-    return _Counts.apply(flat, counted, grid, rise, start)
+    counted = torch.ones_like(flat[..., :1]) if weights is None else weights.flatten(1).unsqueeze(2)
+    fallen = _Counts.apply(flat, counted, grid, rise, start).T
+    return torch.cat([counted.sum().expand(1, fallen.shape[1]), fallen])
 
 
 @precisions
@@ -232,7 +242,7 @@ def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, d
     expected = plainly_counted(plain, weights, grid, rise, start)
     found = binning.counts(values, weights, rise, start, grid.size)
     torch.testing.assert_close(found, expected.double(), atol=5e-3, rtol=0)
-    torch.testing.assert_close(found.sum(1), expected.sum(1).double(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.sum(0), expected.sum(0).double(), atol=1e-4, rtol=0)
     back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     expected.backward(back)
     assert_close(binning.slopes(values, weights, rise, start, back), plain.grad, dtype)
@@ -272,7 +282,7 @@ def test_a_value_that_is_no_number_is_found_in_the_counts():
     values = features(5)
     values[1, 3, 4, 5] = torch.nan
     found = binning.counts(values, None, *steps(Grid(), None, torch.ones(5, device=DEVICE)), Grid().size)
-    assert found.sum(1).isnan().tolist() == [False, False, False, True, False]
+    assert found.sum(0).isnan().tolist() == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("density", ["gaussian", "kde", "histogram"])
@@ -284,6 +294,7 @@ def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, 
     expected = prior.statistics(task, images)
     output, last = task(images), list(fields)[-1:]
     monkeypatch.setattr("scantune.densities.binning.usable", lambda tensor: True)
+    monkeypatch.setattr("scantune.methods.measuring.usable", lambda tensor: True)
     units = Units.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
     assert set(units.activations) == set(fields) - set(last)
     torch.testing.assert_close(task(images), output)

@@ -74,7 +74,8 @@ def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standar
         standard: How the values are standardised; None where they are already.
 
     Returns:
-        `(experts, points)`; no tensor of pixels times points is made on the way.
+        Number of pixels, and what falls to the points, `(1 + points, experts)`; no tensor of pixels times points is
+        made on the way.
     """
     precise = torch.promote_types(values.dtype, torch.float32)
     by_kernel = countable(values, grid) and precise == torch.float32
@@ -84,7 +85,9 @@ def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standar
     # Experts last, as they lie in memory where channels do.
     flat = values.to(precise).movedim(1, -1).flatten(1, -2)
     counted = None if weights is None else weights.to(flat).flatten(1).unsqueeze(2)
-    return _Counts.apply(flat, counted, grid, rise, start)  # type: ignore[no-any-return, no-untyped-call]
+    fallen: Tensor = _Counts.apply(flat, counted, grid, rise, start)  # type: ignore[no-untyped-call]
+    number = fallen.new_full((), flat.shape[0] * flat.shape[1]) if weights is None else weights.sum().to(fallen)
+    return torch.cat([number.expand(1, len(fallen)), fallen.T])
 
 
 def countable(values: Tensor, grid: Grid) -> bool:

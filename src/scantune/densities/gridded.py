@@ -35,10 +35,7 @@ class Gridded(Density):
 
     def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
         """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
-        fallen = counts(values, weights, self.grid, standard).T
-        pixels = values.numel() / values.shape[1]
-        number = fallen.new_full((), pixels) if weights is None else weights.sum()
-        return torch.cat([number.expand(1, fallen.shape[1]).to(fallen), fallen])
+        return counts(values, weights, self.grid, standard)
 
     def estimate(self, statistics: Tensor) -> Self:
         """The scan's densities; floored, then normalised."""

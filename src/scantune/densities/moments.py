@@ -56,21 +56,18 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
-        from scantune.kernels.moments import sums
+        from scantune.kernels.moments import measure
 
-        ctx.save_for_backward(values, weights, center)
-        pixels = values.numel() / values.shape[1]
-        total = sums(values, weights, center)
-        number = total.new_full((1,), pixels) if weights is None else weights.sum(dtype=total.dtype).view(1)
-        return torch.cat([number.expand(1, values.shape[1]), total])
+        units = torch.ones(3, values.shape[1], dtype=torch.double, device=values.device)
+        ctx.save_for_backward(values, weights, center, units)
+        return measure(values, weights, center, units)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         from scantune.kernels.moments import slopes
 
-        values, weights, center = ctx.saved_tensors
-        _, total, squares = gradients[0]
-        return slopes(values, weights, (total - 2 * squares * center).float(), (2 * squares).float()), None, None
+        values, weights, center, units = ctx.saved_tensors
+        return slopes(values, weights, center, units, gradients[0]), None, None
 
 
 def _spread(each: Tensor, like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from scantune.experts.base import Experts
 from scantune.experts.cnn import OUTPUT, CNNExperts
 from scantune.experts.features import LayerChoice, Recorder, Recording, choose_layers, task_network
-from scantune.experts.meters import Counts, Meter, Moments
+from scantune.experts.meters import Counts, Meter, Moments, MomentsByRows
 from scantune.experts.pca import PatchSettings, PCAExperts
 from scantune.experts.principal import PatchScatter
 from scantune.experts.units import MeasuredReLU, Units
@@ -20,6 +20,7 @@ __all__ = [
     "MeasuredReLU",
     "Meter",
     "Moments",
+    "MomentsByRows",
     "PCAExperts",
     "PatchScatter",
     "PatchSettings",

@@ -12,19 +12,17 @@ WIDE = 1024
 """Numbers that make a row, about: several pixels side by side, since short rows of channels are slow."""
 
 
-def activate(values: Tensor, bias: Tensor | None, center: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Tensor, Tensor]:
     """Positive parts, and sums about a center.
 
     Args:
         values: `(slices, channels, height, width)`, channels last in memory.
-        bias: None: a convolution adds its own on the way.
-        center: `(channels,)`.
         weights: 1 where a pixel counts, 0 where not, `(slices, 1, height, width)`; None counts every pixel.
+        center: `(channels,)`.
 
     Returns:
         The positive parts, as `values`, and the sums of values and of squares `(2, channels)`, in double precision.
     """
-    assert bias is None
     result = torch.empty_like(values)
     sums = torch.zeros(2, len(center), dtype=torch.double)
     side = _side(values, weights)
@@ -41,19 +39,17 @@ def activate(values: Tensor, bias: Tensor | None, center: Tensor, weights: Tenso
 
 
 def activation_slopes(
-    values: Tensor, bias: Tensor | None, weights: Tensor | None, offset: Tensor, factor: Tensor, gradient: Tensor
+    values: Tensor, weights: Tensor | None, offset: Tensor, factor: Tensor, gradient: Tensor
 ) -> Tensor:
     """The gradient of both: weights (offset + factor values), plus that of the positive parts where there are any.
 
     Args:
         values: `(slices, channels, height, width)`, channels last in memory.
-        bias: None, as in `activate`.
         weights: 1 where a pixel counts, 0 where not, `(slices, 1, height, width)`; None counts every pixel.
         offset: `(channels,)`.
         factor: `(channels,)`.
         gradient: Of the positive parts, as `values`.
     """
-    assert bias is None
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     result = torch.empty_like(values)
     side = _side(values, weights)

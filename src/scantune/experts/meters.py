@@ -1,7 +1,6 @@
 """What a convolution's outputs are measured by, in the pass that activates them."""
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class Meter(ABC):
 
 
 class Moments(Meter):
-    """Number, sum and sum of squares.
+    """Number, sum and sum of squares, by kernels.
 
     Args:
         center: Training mean `(channels,)`.
@@ -47,17 +46,43 @@ class Moments(Meter):
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The statistics are `(3, channels)`."""
-        activations, sums = _programs(bias).activate(values, bias, self.center, weights)
-        return activations, _numbered(sums, values, weights) * self.units
+        from scantune.kernels import moments
+
+        assert bias is not None
+        return moments.activate(values, bias, weights, self.center, self.units)
 
     def slopes(
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
         """One multiplication and one addition a pixel, beside the ReLU's."""
+        from scantune.kernels import moments
+
+        assert bias is not None
+        return moments.activation_slopes(values, bias, weights, self.center, self.units, statistics, activations)
+
+
+class MomentsByRows(Moments):
+    """The same on a CPU, where the bias was added before."""
+
+    def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The statistics are `(3, channels)`."""
+        assert bias is None
+        activations, sums = rows.activate(values, weights, self.center)
+        return activations, _numbered(sums, values, weights) * self.units
+
+    def slopes(
+        self,
+        values: Tensor,
+        bias: Tensor | None,
+        weights: Tensor | None,
+        statistics: Tensor,
+        activations: Tensor,
+    ) -> Tensor:
+        """One multiplication and one addition a pixel, beside the ReLU's."""
+        assert bias is None
         _, total, squares = statistics * self.units
         offset, factor = (total - 2 * squares * self.center).float(), (2 * squares).float()
-        slopes: Tensor = _programs(bias).activation_slopes(values, bias, weights, offset, factor, activations)
-        return slopes
+        return rows.activation_slopes(values, weights, offset, factor, activations)
 
 
 class Counts(Meter):
@@ -77,8 +102,7 @@ class Counts(Meter):
         from scantune.kernels import binning
 
         assert bias is not None
-        activations, fallen = binning.activate(values, bias, weights, self.rise, self.start, self.points)
-        return activations, _numbered(fallen.T, values, weights)
+        return binning.activate(values, bias, weights, self.rise, self.start, self.points)
 
     def slopes(
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
@@ -87,17 +111,7 @@ class Counts(Meter):
         from scantune.kernels import binning
 
         assert bias is not None
-        gradient = statistics[1:].T
-        return binning.activation_slopes(values, bias, weights, self.rise, self.start, gradient, activations)
-
-
-def _programs(bias: Tensor | None) -> Any:
-    """Kernels where there is a bias to add, on a CPU rows."""
-    if bias is None:
-        return rows
-    from scantune.kernels import activation as kernels
-
-    return kernels
+        return binning.activation_slopes(values, bias, weights, self.rise, self.start, statistics, activations)
 
 
 def _numbered(statistics: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:

@@ -21,6 +21,8 @@ BLOCK, WIDE = 64, 8
 """Pixels and channels that a program looks at together."""
 PROGRAMS = 2048
 """About how many there are; each goes through its share of the pixels."""
+ROWS, SOME = 32, 32
+"""Programs and points whose counts are added up at a time."""
 
 
 def counts(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, points: int) -> Tensor:
@@ -34,7 +36,8 @@ def counts(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, 
         points: Up to `MOST`; the ends hold what is beyond them.
 
     Returns:
-        `(channels, points)` in double precision; shares are rounded to half precision.
+        Number of pixels, and what falls to the points, `(1 + points, channels)` in double precision; shares are rounded
+        to half precision.
     """
     return _counted(values, start, values, weights, rise, start, points, False)
 
@@ -47,7 +50,7 @@ def slopes(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, 
         weights: As in `counts`.
         rise: As in `counts`.
         start: As in `counts`.
-        gradient: Of the counts, `(channels, points)`.
+        gradient: Of the number and the counts, `(1 + points, channels)`.
     """
     return _sloped(values, start, weights, rise, start, gradient, values, False)
 
@@ -87,16 +90,17 @@ def _counted(
     pixels = table(values)
     number, channels = pixels.shape
     groups, blocks = -(-channels // WIDE), -(-number // BLOCK)
-    rounds = -(-blocks // max(PROGRAMS // groups, 1))
+    rounds = triton.next_power_of_2(-(-blocks // max(PROGRAMS // groups, 1)))
     shares = -(-blocks // rounds)
     parts = torch.empty(shares, channels, STRETCHES, 2 * STRETCH, device=values.device)
     arguments = (pixels, bias, weighed(weights, pixels), rise, start, result, parts, *pixels.shape, points - 1, rounds)
     _counts[(groups, shares)](*arguments, BLOCK, WIDE, STRETCH, STRETCHES, weights is not None, activated)
-    total = parts.sum(0, dtype=torch.double)
-    onwards = total[..., STRETCH:].flatten(1)
-    found = total[..., :STRETCH].flatten(1) - onwards
-    found[:, 1:] += onwards[:, :-1]
-    return found[:, :points]
+    found = torch.empty(1 + points, channels, dtype=torch.double, device=values.device)
+    counted = found if weights is None else weights.sum(dtype=torch.double)
+    chunks = triton.next_power_of_2(-(-shares // ROWS))
+    sizes = (number, channels, points, shares, chunks, ROWS, SOME, STRETCH, STRETCHES)
+    _totals[(channels, -(-points // SOME))](parts, counted, found, *sizes, weights is not None)
+    return found
 
 
 def _sloped(
@@ -112,9 +116,9 @@ def _sloped(
     pixels = table(values)
     grid, block, wide = tiling(pixels)
     result = torch.empty_like(pixels)
-    steps = (gradient.diff(dim=1) * rise.unsqueeze(1)).float().contiguous()
+    steps = gradient[1:].diff(dim=0).float()
     incoming = table(activations)
-    shape = (*pixels.shape, steps.shape[1])
+    shape = (*pixels.shape, len(steps))
     arguments = (pixels, bias, weighed(weights, pixels), rise, start, steps, incoming, result, *shape)
     _slopes[grid](*arguments, block, wide, weights is not None, activated)
     return like(result, values)
@@ -175,6 +179,44 @@ def _counts(
 
 
 @triton.jit
+def _totals(
+    parts,
+    counted,
+    found,
+    number,
+    channels,
+    points,
+    shares,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    SOME: tl.constexpr,
+    STRETCH: tl.constexpr,
+    STRETCHES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):
+    """Over programs, always in the same order: what fell to a point, less what goes on, and what comes from before."""
+    channel = tl.program_id(0)
+    point = tl.program_id(1) * SOME + tl.arange(0, SOME)
+    before = point - 1
+    here = (point // STRETCH) * 2 * STRETCH + point % STRETCH
+    come = (before // STRETCH) * 2 * STRETCH + before % STRETCH + STRETCH
+    total = tl.zeros((ROWS, SOME), tl.float64)
+    for chunk in range(CHUNKS):
+        row = chunk * ROWS + tl.arange(0, ROWS)
+        start = parts + ((row * channels + channel) * STRETCHES * 2 * STRETCH)[:, None]
+        inside = (row < shares)[:, None] & (point < points)[None, :]
+        total += tl.load(start + here[None, :], mask=inside, other=0.0).to(tl.float64)
+        total -= tl.load(start + here[None, :] + STRETCH, mask=inside, other=0.0).to(tl.float64)
+        total += tl.load(start + come[None, :], mask=inside & (before >= 0)[None, :], other=0.0).to(tl.float64)
+    tl.store(found + (1 + point) * channels + channel, tl.sum(total, 0), mask=point < points)
+    if tl.program_id(1) == 0:
+        count = tl.zeros((), tl.float64) + number
+        if WEIGHTED:
+            count = tl.load(counted)
+        tl.store(found + channel, count)
+
+
+@triton.jit
 def _slopes(
     values,
     bias,
@@ -201,7 +243,7 @@ def _slopes(
     position = value * slope + tl.load(start + column, mask=present, other=0.0)[None, :]
     between = (position > 0) & (position < last)
     left = tl.where(between, position, 0.0).to(tl.int32)
-    answer = tl.load(steps + column[None, :] * last + left, mask=inside & between, other=0.0)
+    answer = tl.load(steps + left * channels + column[None, :], mask=inside & between, other=0.0) * slope
     if WEIGHTED:
         answer *= tl.load(weights + row, mask=row < number, other=0.0)[:, None]
     if ACTIVATED:

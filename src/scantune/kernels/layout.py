@@ -6,7 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Numbers that a program looks at."""
+"""Numbers that a program looks at at once."""
+PROGRAMS = 2048
+"""About how many programs go through a table where each has several tiles."""
 
 
 def table(values: Tensor) -> Tensor:
@@ -28,6 +30,13 @@ def tiling(pixels: Tensor) -> tuple[tuple[int, int], int, int]:
     return (-(-number // block), -(-channels // wide)), block, wide
 
 
+def sharing(pixels: Tensor) -> tuple[tuple[int, int], int, int, int]:
+    """As `tiling`, for programs that go through several tiles each; and through how many."""
+    (blocks, groups), block, wide = tiling(pixels)
+    rounds = triton.next_power_of_2(-(-blocks // max(PROGRAMS // groups, 1)))
+    return (-(-blocks // rounds), groups), block, wide, rounds
+
+
 def weighed(weights: Tensor | None, pixels: Tensor) -> Tensor:
     """Weights `(slices, 1, *spatial)` as `(pixels,)`; where there are none, something to point to."""
     return pixels if weights is None else weights.to(torch.float32).contiguous().flatten()
@@ -40,3 +49,11 @@ def cells(number, channels, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     place = row[:, None] * channels + column[None, :]
     return row, column, place, (row < number)[:, None] & (column < channels)[None, :]
+
+
+@triton.jit
+def share(turn, column, number, channels, BLOCK: tl.constexpr):
+    """A tile of a program that goes through several: its rows, their places in the table, and which there are."""
+    row = (turn * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = row[:, None] * channels + column[None, :]
+    return row, place, (row < number)[:, None] & (column < channels)[None, :]

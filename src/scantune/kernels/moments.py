@@ -1,92 +1,193 @@
-"""Sums of values and of squares over all pixels in one pass, and their gradient in one pass."""
+"""Number, sum and sum of squares over all pixels in one pass, with a ReLU or without, and their gradient in one."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import cells, like, table, tiling, weighed
+from scantune.kernels.layout import cells, like, share, sharing, table, tiling, weighed
+
+ROWS = 64
+"""Sums of programs that are added up at a time."""
 
 
-def sums(values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
-    """Sums of values and of squares about a center.
+def measure(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor) -> Tensor:
+    """Number of pixels, sum of values and sum of squares about a center, each in units.
 
     Args:
-        values: `(slices, channels, *spatial)`, in any floating precision.
+        values: `(slices, channels, *spatial)`, in half or single precision.
         weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
         center: `(channels,)`, in single precision.
+        units: What each is multiplied by, `(3, channels)` in double precision.
 
     Returns:
-        `(2, channels)` in double precision; tiles are summed in single precision.
+        `(3, channels)` in double precision; programs sum in single precision.
     """
-    pixels = table(values)
-    grid, block, wide = tiling(pixels)
-    parts = torch.empty(grid[0], 2, pixels.shape[1], device=values.device)
-    arguments = (pixels, weighed(weights, pixels), center, parts, *pixels.shape)
-    _sums[grid](*arguments, block, wide, weights is not None)
-    return parts.sum(0, dtype=torch.double)
+    return _measured(values, center, values, weights, center, units, False)
 
 
-def slopes(values: Tensor, weights: Tensor | None, offset: Tensor, factor: Tensor) -> Tensor:
-    """The gradient of sums: offset + factor * values where pixels count, in the values' shape and precision.
+def slopes(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient with respect to the values, in their shape and precision.
 
     Args:
-        values: `(slices, channels, *spatial)`.
-        weights: As in `sums`.
-        offset: `(channels,)`, in single precision.
-        factor: `(channels,)`, in single precision.
+        values: As in `measure`.
+        weights: As in `measure`.
+        center: As in `measure`.
+        units: As in `measure`.
+        gradient: Of what was measured, `(3, channels)`.
     """
+    return _sloped(values, center, weights, center, units, gradient, values, False)
+
+
+def activate(
+    values: Tensor, bias: Tensor, weights: Tensor | None, center: Tensor, units: Tensor
+) -> tuple[Tensor, Tensor]:
+    """ReLU of values + bias `(channels,)`, and what is measured of values + bias."""
+    result = torch.empty_like(table(values))
+    found = _measured(values, bias, result, weights, center, units, True)
+    return like(result, values), found
+
+
+def activation_slopes(
+    values: Tensor,
+    bias: Tensor,
+    weights: Tensor | None,
+    center: Tensor,
+    units: Tensor,
+    gradient: Tensor,
+    activations: Tensor,
+) -> Tensor:
+    """The gradient of both with respect to the values; `activations` is that of the ReLU, in the values' shape."""
+    return _sloped(values, bias, weights, center, units, gradient, activations, True)
+
+
+def _measured(
+    values: Tensor,
+    bias: Tensor,
+    result: Tensor,
+    weights: Tensor | None,
+    center: Tensor,
+    units: Tensor,
+    activated: bool,
+) -> Tensor:
+    pixels = table(values)
+    grid, block, wide, rounds = sharing(pixels)
+    parts = torch.empty(grid[0], 3, pixels.shape[1], device=values.device)
+    arguments = (pixels, bias, weighed(weights, pixels), center, result, parts, *pixels.shape)
+    _sums[grid](*arguments, rounds, block, wide, weights is not None, activated)
+    found = torch.empty_like(units)
+    chunks = triton.next_power_of_2(-(-grid[0] // ROWS))
+    _totals[(grid[1], 3)](parts, units, found, pixels.shape[1], grid[0], chunks, ROWS, wide)
+    return found
+
+
+def _sloped(
+    values: Tensor,
+    bias: Tensor,
+    weights: Tensor | None,
+    center: Tensor,
+    units: Tensor,
+    gradient: Tensor,
+    activations: Tensor,
+    activated: bool,
+) -> Tensor:
     pixels = table(values)
     grid, block, wide = tiling(pixels)
     result = torch.empty_like(pixels)
-    arguments = (pixels, weighed(weights, pixels), offset, factor, result, *pixels.shape)
-    _slopes[grid](*arguments, block, wide, weights is not None)
+    numbers = (center, units, gradient.to(units).contiguous())
+    arguments = (pixels, bias, weighed(weights, pixels), *numbers, table(activations), result, *pixels.shape)
+    _slopes[grid](*arguments, block, wide, weights is not None, activated)
     return like(result, values)
 
 
 @triton.jit
 def _sums(
     values,
+    bias,
     weights,
     center,
+    result,
     parts,
     number,
     channels,
+    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    ACTIVATED: tl.constexpr,
 ):
-    row, column, place, inside = cells(number, channels, BLOCK, WIDE)
+    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     present = column < channels
+    shift = tl.zeros((WIDE,), tl.float32)
+    if ACTIVATED:
+        shift = tl.load(bias + column, mask=present, other=0.0)
     middle = tl.load(center + column, mask=present, other=0.0)
-    value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
-    away = tl.where(inside, value - middle[None, :], 0.0)
-    if WEIGHTED:
-        away *= tl.load(weights + row, mask=row < number, other=0.0)[:, None]
-    into = parts + tl.program_id(0) * 2 * channels + column
-    tl.store(into, tl.sum(away, 0), mask=present)
-    tl.store(into + channels, tl.sum(away * away, 0), mask=present)
+    counted = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK, WIDE), tl.float32)
+    squares = tl.zeros((BLOCK, WIDE), tl.float32)
+    for turn in range(ROUNDS):
+        row, place, inside = share(turn, column, number, channels, BLOCK)
+        value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
+        if ACTIVATED:
+            tl.store(result + place, tl.maximum(value, 0.0).to(result.dtype.element_ty), mask=inside)
+        counts = tl.where(row < number, 1.0, 0.0)
+        away = tl.where(inside, value - middle[None, :], 0.0)
+        if WEIGHTED:
+            counts = tl.load(weights + row, mask=row < number, other=0.0)
+            away *= counts[:, None]
+        counted += counts
+        total += away
+        squares += away * away
+    into = parts + tl.program_id(0) * 3 * channels + column
+    tl.store(into, tl.zeros((WIDE,), tl.float32) + tl.sum(counted, 0), mask=present)
+    tl.store(into + channels, tl.sum(total, 0), mask=present)
+    tl.store(into + 2 * channels, tl.sum(squares, 0), mask=present)
+
+
+@triton.jit
+def _totals(parts, units, found, channels, shares, CHUNKS: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """Over programs, always in the same order."""
+    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    present = column < channels
+    place = tl.program_id(1) * channels + column
+    total = tl.zeros((ROWS, WIDE), tl.float64)
+    for chunk in range(CHUNKS):
+        row = chunk * ROWS + tl.arange(0, ROWS)
+        inside = (row < shares)[:, None] & present[None, :]
+        total += tl.load(parts + row[:, None] * 3 * channels + place[None, :], mask=inside, other=0.0).to(tl.float64)
+    unit = tl.load(units + place, mask=present, other=0.0)
+    tl.store(found + place, tl.sum(total, 0) * unit, mask=present)
 
 
 @triton.jit
 def _slopes(
     values,
+    bias,
     weights,
-    offset,
-    factor,
+    center,
+    units,
+    gradient,
+    incoming,
     result,
     number,
     channels,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    ACTIVATED: tl.constexpr,
 ):
     row, column, place, inside = cells(number, channels, BLOCK, WIDE)
     present = column < channels
     value = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
-    start = tl.load(offset + column, mask=present, other=0.0)
-    rise = tl.load(factor + column, mask=present, other=0.0)
-    slope = start[None, :] + rise[None, :] * value
+    if ACTIVATED:
+        value += tl.load(bias + column, mask=present, other=0.0)[None, :]
+    one, two = channels + column, 2 * channels + column
+    total = tl.load(gradient + one, mask=present, other=0.0) * tl.load(units + one, mask=present, other=0.0)
+    rise = 2 * tl.load(gradient + two, mask=present, other=0.0) * tl.load(units + two, mask=present, other=0.0)
+    start = total - rise * tl.load(center + column, mask=present, other=0.0)
+    slope = start.to(tl.float32)[None, :] + rise.to(tl.float32)[None, :] * value
     if WEIGHTED:
         slope *= tl.load(weights + row, mask=row < number, other=0.0)[:, None]
+    if ACTIVATED:
+        slope += tl.where(value > 0, tl.load(incoming + place, mask=inside, other=0.0).to(tl.float32), 0.0)
     tl.store(result + place, slope.to(result.dtype.element_ty), mask=inside)

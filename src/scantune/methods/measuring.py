@@ -6,7 +6,7 @@ from torch import Tensor
 
 from scantune.densities import Gridded, Normal, Standard
 from scantune.densities.binning import countable, steps
-from scantune.experts import CNNExperts, Counts, Meter, Moments, Recorder, Units
+from scantune.experts import CNNExperts, Counts, Meter, Moments, MomentsByRows, Recorder, Units
 from scantune.fields import Field
 from scantune.kernels import usable
 from scantune.networks import AdaptableNetwork, Half, Precision, Single, quicken
@@ -90,7 +90,7 @@ def meter_of(field: Field) -> Meter | None:
     """What measures a layer's outputs while they are activated; None where nothing does."""
     density = field.density
     if isinstance(density, Normal):
-        return Moments(field.center, field.scale)
+        return (Moments if usable(field.center) else MomentsByRows)(field.center, field.scale)
     if isinstance(density, Gridded) and countable(field.center, density.grid):
         standard = Standard(field.center, field.scale)
         return Counts(*steps(density.grid, standard, field.center.float()), density.grid.size)
