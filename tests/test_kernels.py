@@ -16,7 +16,7 @@ from scantune.densities.binning import Grid, _Counts, steps
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
 from scantune.experts.loadings import grid_of_loadings
-from scantune.kernels import binning, moments
+from scantune.kernels import binning, convolution, moments, weights
 from scantune.kernels.bump import bump
 from scantune.kernels.convolution import convolve
 from scantune.kernels.upsampling import double
@@ -109,6 +109,8 @@ def test_layouts_other_than_channels_last_are_read_as_well():
 def kernels_everywhere(monkeypatch):
     """The interpreter takes what lies on a CPU."""
     monkeypatch.setattr("scantune.networks.convolution.usable", lambda tensor: True)
+    for kernel in (convolution, weights):
+        monkeypatch.setattr(kernel, "PROGRAMS", 4)
 
 
 @pytest.mark.usefixtures("kernels_everywhere")
@@ -120,6 +122,11 @@ def kernels_everywhere(monkeypatch):
         (5, 1, torch.float32),
         (1, 16, torch.float16),
         (16, 16, torch.float16),
+        (48, 16, torch.float16),
+        (16, 32, torch.float16),
+        (32, 16, torch.float16),
+        (32, 32, torch.float16),
+        (16, 48, torch.float16),
     ],
 )
 def test_convolutions_and_their_gradients_are_those_of_the_library(inputs, outputs, dtype, bias):
@@ -191,11 +198,13 @@ def test_other_convolutions_stay_what_they_are(other):
     assert type(other) is nn.Conv2d
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "block"), [(16, 16, 16), (16, 16, 128), (48, 32, 64)])
-def test_pixels_that_fill_no_whole_block_are_convolved_too(inputs, outputs, block):
-    values, weights = features(inputs, torch.float16, 0, (1, 5, 5)), features(inputs, torch.float16, 1, (outputs, 3, 3))
-    expected = F.conv2d(values.float(), weights.float(), padding=1)
-    found = convolve(values, taps(weights, torch.float16), block=block)
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (48, 16), (32, 80)])
+def test_pixels_that_fill_no_whole_block_or_run_are_convolved_too(inputs, outputs, monkeypatch):
+    monkeypatch.setattr(convolution, "PROGRAMS", 6)
+    values = features(inputs, torch.float16, 0, (3, 5, 70))
+    filters = features(inputs, torch.float16, 1, (outputs, 3, 3))
+    expected = F.conv2d(values.float(), filters.float(), padding=1)
+    found = convolve(values, taps(filters, torch.float16))
     torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=1e-2)
 
 

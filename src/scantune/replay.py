@@ -9,7 +9,10 @@ from scantune.methods import Terms
 from scantune.recording import CudaGraph
 
 Work = Callable[..., Terms]
-"""Evaluates an objective of tensors, and adds its gradient to the parameters' `.grad`."""
+"""Evaluates an objective of tensors, and adds its gradient to the parameters' `.grad`.
+
+What it gives has no graph: one that is kept would tie the parameters to the stream that it was made on.
+"""
 
 
 class Replay:
@@ -60,8 +63,7 @@ class Replay:
     def _record(self, work: Work, inputs: Sequence[Tensor | None]) -> Terms:
         self.inputs = tuple(None if tensor is None else tensor.clone() for tensor in inputs)
         self._gather()
-        terms = self.graph.record(lambda: work(*self.inputs))
-        return Terms(terms.objective.detach(), _detached(terms.parts), terms.valid)
+        return self.graph.record(lambda: work(*self.inputs))
 
     def _gather(self) -> None:
         """Lets gradients add up where the recording has them."""
@@ -71,10 +73,6 @@ class Replay:
                 if parameter.grad is not None:
                     gradient.add_(parameter.grad)
                 parameter.grad = gradient
-
-
-def _detached(parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in parts.items()}
 
 
 def _copied(valid: bool | Tensor) -> bool | Tensor:

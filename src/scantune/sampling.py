@@ -119,7 +119,7 @@ class WholeVolume(Sampling):
         if weighing.bytes * len(volume.images) <= self._kept(volume) * len(first.images):
             terms = method.terms(_sum(method, batches, start))
             _hand_back(terms.objective)
-            return terms
+            return terms.detached()
         with torch.no_grad():
             start = {key: value.detach() for key, value in start.items()}
             total = {key: value.requires_grad_() for key, value in _sum(method, batches, start).items()}
@@ -131,7 +131,7 @@ class WholeVolume(Sampling):
             used = [(part, grad.to(part)) for part, grad in pairs if grad is not None]
             if used:
                 torch.autograd.backward([part for part, _ in used], [grad for _, grad in used])
-        return terms
+        return terms.detached()
 
     @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
@@ -209,7 +209,7 @@ class RandomSlices(Sampling):
         def work(images: Tensor, padding: Tensor | None, slices: Tensor) -> Terms:
             terms = method.terms(method.measure(Batch(images, padding, slices)))
             _hand_back(terms.objective / count)
-            return terms
+            return terms.detached()
 
         epoch = []
         for _ in range(count):
@@ -239,10 +239,8 @@ def _hand_back(objective: Tensor) -> None:
 
 
 def _mean(epoch: Sequence[Terms]) -> Terms:
-    objective = torch.stack([terms.objective.detach() for terms in epoch]).mean()
-    parts = {
-        name: torch.stack([terms.parts[name].detach().float() for terms in epoch]).mean() for name in epoch[0].parts
-    }
+    objective = torch.stack([terms.objective for terms in epoch]).mean()
+    parts = {name: torch.stack([terms.parts[name].float() for terms in epoch]).mean() for name in epoch[0].parts}
     valid = torch.stack([torch.as_tensor(terms.valid, device=objective.device) for terms in epoch])
     # An epoch counts unless most of its batches lacked the patches to judge it.
     return Terms(objective, parts, 2 * valid.sum() >= len(epoch))

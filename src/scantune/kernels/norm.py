@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scantune.kernels import normpasses as passes
 
-TILE = 4096
+TILE = 2048
 """Numbers that a program looks at at once."""
 PROGRAMS = 1024
 """The most programs that sum up pixels, each its share."""
@@ -45,7 +45,7 @@ class _NormRelu(torch.autograd.Function):
         parts, moments = tiles.parts(features), features.new_empty(groups, 2, tiles.channels, dtype=torch.float32)
         table = tiles.pixels, tiles.channels, features.stride(-1)
         passes.sums[tiles.shares](features, parts, *table, *tiles.block)
-        facts = (*table, momentum, eps, tiles.shares[0], running is not None, PROGRAMS)
+        facts = (tiles.pixels, tiles.channels, momentum, eps, tiles.shares[0], running is not None, PROGRAMS)
         passes.moments_of[tiles.channelwise](features, parts, *(running or (parts, parts, parts)), moments, *facts)
         passes.apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
         ctx.save_for_backward(features, moments, scale, shift)

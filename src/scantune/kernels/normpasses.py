@@ -64,7 +64,6 @@ def moments_of(
     moments,
     number,
     channels,
-    step,
     momentum,
     eps,
     shares,
@@ -77,11 +76,11 @@ def moments_of(
     count = number * 1.0
     away = one / count
     variance = tl.maximum(two / count - away * away, 0.0)
-    mean = tl.load(features + group.to(tl.int64) * number * step + channel).to(tl.float32) + away
     place = moments + group * 2 * channels + channel
-    tl.store(place, mean)
+    tl.store(place, away)
     tl.store(place + channels, 1.0 / tl.sqrt(variance + eps))
     if RUNNING:
+        mean = tl.load(features + channel).to(tl.float32) + away
         before = tl.load(running_mean + channel)
         tl.store(running_mean + channel, before + momentum * (mean - before))
         before = tl.load(running_var + channel)
@@ -106,12 +105,12 @@ def _normed(features, moments, scale, shift, row, column, number, channels, step
     present = column < channels
     inside = (row < number)[:, None] & present[None, :]
     place = moments + tl.program_id(2) * 2 * channels + column
-    mean = tl.load(place, mask=present, other=0.0)[None, :]
+    away = tl.load(place, mask=present, other=0.0)[None, :]
     precision = tl.load(place + channels, mask=present, other=0.0)[None, :]
     a = tl.load(scale + column, mask=present, other=0.0)[None, :]
     b = tl.load(shift + column, mask=present, other=0.0)[None, :]
     value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
-    normed = (value - mean) * precision
+    normed = (value - _center(features, column, number, channels, step)[None, :] - away) * precision
     return normed, normed * a + b, a * precision
 
 

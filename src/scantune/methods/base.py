@@ -32,6 +32,10 @@ class Terms:
     parts: dict[str, Tensor]
     valid: bool | Tensor = True
 
+    def detached(self) -> "Terms":
+        """The same numbers, without what they were computed from."""
+        return Terms(self.objective.detach(), {name: value.detach() for name, value in self.parts.items()}, self.valid)
+
 
 @dataclass(frozen=True)
 class Equipment:

@@ -5,12 +5,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from scantune.kernels import usable
 from scantune.networks import narrow
 
-FEW = 16
-"""Channels of the one kind of convolution in half precision that our own kernel does faster than a library."""
+FEW = {(16, 16), (16, 32), (16, 48), (48, 16)}
+"""From and to how many channels our own kernel convolves faster than a library, in half precision."""
+
+INPUTS, OUTPUTS = (16, 32, 48, 96), (16, 32)
+"""From and to how many channels our own kernel gives the gradient by the weights faster than a library, likewise."""
 
 MANY = 64
 """Channels up to which convolutions from or to one channel are done by our own kernels."""
@@ -33,9 +37,14 @@ class Convolution(nn.Conv2d):
         dtype = _precision(input)
         if one == 1 and other <= MANY:
             return _Narrow.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
-        if one == other == FEW and dtype.itemsize == 2 and input.numel() < 2**31:
+        if dtype.itemsize == 2 and self._is_few() and input.numel() // self.in_channels * other < 2**31:
             return _Few.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         return super().forward(input)
+
+    def _is_few(self) -> bool:
+        """Whether there is a kernel for the convolution, for its gradient by features or by weights."""
+        there, back = (self.in_channels, self.out_channels), (self.out_channels, self.in_channels)
+        return there in FEW or back in FEW or (self.weight.requires_grad and _is_summed(*there))
 
 
 class Pointwise(nn.Conv2d):
@@ -76,7 +85,7 @@ def sums_singly(module: nn.Module) -> bool:
     if not isinstance(module, Convolution) or not usable(module.weight):
         return False
     one, other = sorted((module.in_channels, module.out_channels))
-    return (one == 1 and other <= MANY) or one == other == FEW
+    return (one == 1 and other <= MANY) or _is_summed(module.in_channels, module.out_channels)
 
 
 def _plain(module: nn.Module) -> bool:
@@ -154,15 +163,22 @@ class _Frozen(torch.autograd.Function):
         return F.conv2d(gradients[0], mirrored, padding=1), None, None
 
 
+def _is_summed(inputs: int, outputs: int) -> bool:
+    return inputs in INPUTS and outputs in OUTPUTS
+
+
 class _Few(torch.autograd.Function):
-    """Between few channels."""
+    """Between few channels: each of the three by our own kernel or by a library."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         from scantune.kernels.convolution import convolve
 
         ctx.save_for_backward(features if ctx.needs_input_grad[1] else None, weight)
-        return convolve(features, taps(weight, features.dtype), None if bias is None else bias.detach())
+        ctx.shape = features.shape
+        if weight.shape[1::-1] in FEW:
+            return convolve(features, taps(weight, features.dtype), None if bias is None else bias.detach())
+        return F.conv2d(features, weight.to(features), None if bias is None else bias.to(features), padding=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -171,10 +187,14 @@ class _Few(torch.autograd.Function):
 
         features, weight = ctx.saved_tensors
         gradient, ours, theirs = gradients[0], None, None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and weight.shape[:2] in FEW:
             ours = convolve(gradient, taps(weight, gradient.dtype).flip(0).transpose(1, 2))
-        if ctx.needs_input_grad[1]:
+        elif ctx.needs_input_grad[0]:
+            ours = conv2d_input(ctx.shape, weight.to(gradient), gradient, padding=1)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[1] and _is_summed(*weight.shape[1::-1]):
             theirs = correlate(features, gradient).to(weight)
+        elif ctx.needs_input_grad[1]:
+            theirs = conv2d_weight(features, weight.shape, gradient, padding=1).to(weight)  # type: ignore[no-untyped-call]
         return ours, theirs, _sum(gradient, ctx.needs_input_grad[2])
 
 
