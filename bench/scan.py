@@ -1,6 +1,6 @@
 """Where the time of `scantune adapt` goes, from the command to the page: a table of stages.
 
-    python bench/scan.py [--device cpu] [--slices 16] [--size 256] [--scans 3] [--n4] [--out results/speed-stages.md]
+    python bench/scan.py [--device cpu] [--slices 16] [--size 256] [--scans 3] [--n4] [--out FILE]
     python bench/scan.py --shrinks 1 2 4 8 [--out results/speed-n4.md]
 
 The command is run as it is, in this process, on scans that are simulated and written as NIfTI files; the model is the
@@ -104,15 +104,18 @@ def clock(kind: str, device: str) -> Callable[[], float]:
 
 
 def simulated(folder: Path, slices: int, size: int, scans: int, device: str) -> list[Path]:
-    """Scans `(size, size, slices)` as files: a simulated one in the middle, each time with noise of its own."""
+    """Scans `(size, size, slices)` as files: the middle of a simulated one, each time with noise of its own."""
     import numpy as np
 
     from scantune.scans import Case, write_image
     from scantune.simulate import COHORTS
 
     case = next(COHORTS["contrasts"].cases("spgr-1.5T", "test", seed=1, count=1, slices=slices, device=device))
-    margins = [((size - n) // 2, size - n - (size - n) // 2) for n in case.shape[:2]]
-    whole = np.pad(1000 * case.image / case.image.max(), [*margins, (0, 0)])
+    whole = 1000 * case.image / case.image.max()
+    for axis in (0, 1):
+        whole = np.pad(whole, [(size // 2 if axis == other else 0,) * 2 for other in range(3)])
+        start = (whole.shape[axis] - size) // 2
+        whole = np.take(whole, range(start, start + size), axis)
     paths = []
     for number in range(scans):
         noise = np.random.default_rng(number).normal(0, 5, whole.shape)
@@ -145,6 +148,7 @@ def stages(arguments: argparse.Namespace) -> list[str]:
         scans = simulated(folder, arguments.slices, arguments.size, arguments.scans, arguments.device)
         model = model_file(folder, arguments.size, arguments.n4)
         words = ["adapt", *map(str, scans), "--model", str(model), "--out", str(folder / "out")]
+        words += ["--no-page"] if arguments.no_page else []
         with ExitStack() as stack:
             watch = Stopwatch(tick)
             for place, stage in STAGES.items():
@@ -207,6 +211,7 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--scans", type=int, default=3)
     parser.add_argument("--n4", action="store_true")
+    parser.add_argument("--no-page", action="store_true")
     parser.add_argument("--shrinks", type=int, nargs="+")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -21,6 +21,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -28,9 +29,12 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from scan import model_file, simulated
+
 import scantune
 from plain import Plain
 from scantune import AdaptableNetwork, FieldOfExperts, kernels, lesson
+from scantune.batch import AdaptSettings, adapt_scans
 from scantune.experts import PatchSettings
 from scantune.helpers import train_helper
 from scantune.learning import Progress
@@ -38,6 +42,7 @@ from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import lay_out
 from scantune.optimise import Gradients, Schedule, objective_at, optimise
+from scantune.outcomes import Observer, Outcome
 from scantune.sampling import WholeVolume
 from scantune.settings import TrainSettings
 from scantune.simulate import COHORTS
@@ -69,6 +74,18 @@ STEPS = 12
 
 WARM = 2
 """Calls that are not timed: the first compiles kernels, the second records them, where there is a GPU."""
+
+
+class Ends(Observer):
+    """Notes when scans end."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def end(self, outcome: Outcome) -> None:
+        """Note it."""
+        assert outcome.status == "done", outcome.entry
+        self.times.append(time.perf_counter())
 
 
 class Bench:
@@ -270,6 +287,25 @@ class Bench:
             f"a scan, default preset, {what}",
             f"{took:.2f} s, {result.facts['steps']} steps: {3600 / took:.0f} an hour",
         )
+        yield from self.side_by_side()
+
+    def side_by_side(self) -> Iterator[Row]:
+        """Scans an hour from file to files, by number of processes; the first ones of each are not counted."""
+        each = 4 if self.device.type == "cuda" else 2
+        with TemporaryDirectory() as name:
+            model = model_file(Path(name), self.size, n4=False)
+            numbers = (1, 2) if self.quick else (1, 2, 4, 8) if self.device.type == "cuda" else (1, 2, 4)
+            paths = simulated(Path(name), self.slices, self.size, each * max(numbers), str(self.device))
+            for workers in numbers:
+                ends = Ends()
+                settings = AdaptSettings(device=str(self.device))
+                out = Path(name) / f"out-{workers}"
+                start = time.perf_counter()
+                adapt_scans(paths[: each * workers], model, out, settings, pages=False, workers=workers, observer=ends)
+                rate = 3600 * (len(ends.times) - workers) / (ends.times[-1] - ends.times[workers - 1])
+                first = ends.times[0] - start
+                what = f"scans from file to files, {workers} at once, {self.slices} x {self.size} x {self.size}"
+                yield what, f"{rate:.0f} an hour; the first after {first:.1f} s"
 
     def training(self) -> Iterator[Row]:
         """Iterations a second, batch 16, all augmentations; and those of the helper networks."""

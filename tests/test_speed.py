@@ -163,3 +163,4 @@ def test_the_script_writes_a_table_of_what_it_measured(tmp_path):
     table = (tmp_path / "t.md").read_text(encoding="utf-8")
     assert "| a scan, default preset, 2 x 64 x 64 |" in table
     assert " an hour |" in table
+    assert "| scans from file to files, 2 at once, 2 x 64 x 64 |" in table
