@@ -12,6 +12,7 @@ asks for N4; --shrinks tells what N4 costs by its shrink factor, and what that d
 
 import argparse
 import datetime
+import shutil
 import sys
 import tempfile
 import time
@@ -44,6 +45,9 @@ STAGES = {
     "scantune.pages:write_folder_index": "index of the pages",
 }
 """What is timed, and what it is called; times of the same name add up."""
+
+DISTINCT = 6
+"""Scans that are not copies."""
 
 ONCE = ("import", "model load", "index of the pages")
 
@@ -104,7 +108,7 @@ def clock(kind: str, device: str) -> Callable[[], float]:
 
 
 def simulated(folder: Path, slices: int, size: int, scans: int, device: str) -> list[Path]:
-    """Scans `(size, size, slices)` as files: the middle of a simulated one, each time with noise of its own."""
+    """Scans `(size, size, slices)` as files: the middle of a simulated one, up to `DISTINCT` times with other noise."""
     import numpy as np
 
     from scantune.scans import Case, write_image
@@ -117,11 +121,14 @@ def simulated(folder: Path, slices: int, size: int, scans: int, device: str) -> 
         start = (whole.shape[axis] - size) // 2
         whole = np.take(whole, range(start, start + size), axis)
     paths = []
-    for number in range(scans):
+    for number in range(min(scans, DISTINCT)):
         noise = np.random.default_rng(number).normal(0, 5, whole.shape)
         image = np.rint(np.where(whole > 0, (whole + noise).clip(1), 0)).astype(np.int16)
         paths.append(folder / f"scan-{number + 1}.nii.gz")
         write_image(paths[-1], image, Case(paths[-1].name, image, case.affine))
+    for number in range(DISTINCT, scans):
+        paths.append(folder / f"scan-{number + 1}.nii.gz")
+        shutil.copy(paths[number % DISTINCT], paths[-1])
     return paths
 
 

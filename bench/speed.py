@@ -291,7 +291,7 @@ class Bench:
 
     def side_by_side(self) -> Iterator[Row]:
         """Scans an hour from file to files, by number of processes; the first ones of each are not counted."""
-        each = 4 if self.device.type == "cuda" else 2
+        each = 3 if self.device.type == "cuda" else 2
         with TemporaryDirectory() as name:
             model = model_file(Path(name), self.size, n4=False)
             numbers = (1, 2) if self.quick else (1, 2, 4, 8) if self.device.type == "cuda" else (1, 2, 4)
