@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import cells, like, table, tiling
+from scantune.kernels.layout import cells, like, share, sharing, table, tiling
+from scantune.kernels.totals import totals
 
 
 def bump(values: Tensor, sharpness: Tensor) -> Tensor:
@@ -37,11 +38,11 @@ class _Bump(torch.autograd.Function):
         values, sharpness = ctx.saved_tensors
         pixels, incoming = table(values), table(gradients[0])
         outgoing = torch.empty_like(pixels)
-        grid, block, wide = tiling(pixels)
+        grid, block, wide, rounds = sharing(pixels)
         parts = torch.empty(grid[0], pixels.shape[1], device=values.device)
         arguments = (pixels, incoming, sharpness.float().contiguous(), outgoing, parts, *pixels.shape)
-        _slopes[grid](*arguments, block, wide)
-        return like(outgoing, values), parts.sum(0, dtype=torch.double).to(sharpness)
+        _slopes[grid](*arguments, rounds, block, wide)
+        return like(outgoing, values), totals(parts).to(sharpness)
 
 
 @triton.jit
@@ -54,12 +55,27 @@ def _heights(values, sharpness, result, number, channels, BLOCK: tl.constexpr, W
 
 
 @triton.jit
-def _slopes(values, incoming, sharpness, outgoing, parts, number, channels, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    _, column, place, inside = cells(number, channels, BLOCK, WIDE)
+def _slopes(
+    values,
+    incoming,
+    sharpness,
+    outgoing,
+    parts,
+    number,
+    channels,
+    ROUNDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     present = column < channels
     k = tl.load(sharpness + column, mask=present, other=0.0)[None, :]
-    x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(incoming + place, mask=inside, other=0.0).to(tl.float32)
-    share = g * tl.exp(-k * x * x) * x
-    tl.store(outgoing + place, (-2.0 * k * share).to(outgoing.dtype.element_ty), mask=inside)
-    tl.store(parts + tl.program_id(0) * channels + column, -tl.sum(share * x, 0), mask=present)
+    total = tl.zeros((BLOCK, WIDE), tl.float32)
+    for turn in range(ROUNDS):
+        _, place, inside = share(turn, column, number, channels, BLOCK)
+        x = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(incoming + place, mask=inside, other=0.0).to(tl.float32)
+        part = g * tl.exp(-k * x * x) * x
+        tl.store(outgoing + place, (-2.0 * k * part).to(outgoing.dtype.element_ty), mask=inside)
+        total -= part * x
+    tl.store(parts + tl.program_id(0) * channels + column, tl.sum(total, 0), mask=present)

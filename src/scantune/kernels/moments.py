@@ -6,9 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scantune.kernels.layout import cells, like, share, sharing, table, tiling, weighed
-
-ROWS = 64
-"""Sums of programs that are added up at a time."""
+from scantune.kernels.totals import totals
 
 
 def measure(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor) -> Tensor:
@@ -75,10 +73,7 @@ def _measured(
     parts = torch.empty(grid[0], 3, pixels.shape[1], device=values.device)
     arguments = (pixels, bias, weighed(weights, pixels), center, result, parts, *pixels.shape)
     _sums[grid](*arguments, rounds, block, wide, weights is not None, activated)
-    found = torch.empty_like(units)
-    chunks = triton.next_power_of_2(-(-grid[0] // ROWS))
-    _totals[(grid[1], 3)](parts, units, found, pixels.shape[1], grid[0], chunks, ROWS, wide)
-    return found
+    return totals(parts, units)
 
 
 def _sloped(
@@ -142,21 +137,6 @@ def _sums(
     tl.store(into, tl.zeros((WIDE,), tl.float32) + tl.sum(counted, 0), mask=present)
     tl.store(into + channels, tl.sum(total, 0), mask=present)
     tl.store(into + 2 * channels, tl.sum(squares, 0), mask=present)
-
-
-@triton.jit
-def _totals(parts, units, found, channels, shares, CHUNKS: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """Over programs, always in the same order."""
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    present = column < channels
-    place = tl.program_id(1) * channels + column
-    total = tl.zeros((ROWS, WIDE), tl.float64)
-    for chunk in range(CHUNKS):
-        row = chunk * ROWS + tl.arange(0, ROWS)
-        inside = (row < shares)[:, None] & present[None, :]
-        total += tl.load(parts + row[:, None] * 3 * channels + place[None, :], mask=inside, other=0.0).to(tl.float64)
-    unit = tl.load(units + place, mask=present, other=0.0)
-    tl.store(found + place, tl.sum(total, 0) * unit, mask=present)
 
 
 @triton.jit
