@@ -42,6 +42,7 @@ def compile_only(kernel, *args, grid, warmup, **options):
 JITFunction.run = compile_only
 
 from scantune.kernels import binning, moments
+from scantune.kernels.augmentation import changed
 from scantune.kernels.bump import bump
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels import loadings
@@ -82,7 +83,10 @@ for weighed in (None, weights):
     binning.activation_slopes(table, one, weighed, one, one, torch.ones(102, 16), table)
 filters = loadings.filters(torch.zeros(16, 10, 16, 16), table.dtype)
 loadings.adjoint(loadings.project(torch.zeros(1, 16, 16, 24, dtype=table.dtype), filters, 10), filters, (16, 24))
-backward(softmax_dice_loss(x, torch.zeros(2, 8, 8, dtype=torch.int64)))
+labels, two = torch.zeros(2, 8, 8, dtype=torch.int64), torch.ones(2)
+backward(softmax_dice_loss(x, labels))
+image, field = picture.detach().float(), torch.zeros(2, 2, 8, 8)
+changed(image, labels, field, (torch.zeros(2, 2), two, two), (two, two), image)
 print(*sorted(done))
 """
 

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from scantune import augment
+from scantune.augment import Augmentation
 from scantune.kernels import dice, norm, pointwise, weights
 from scantune.kernels.dice import softmax_dice_loss
 from scantune.kernels.norm import instance_relu, norm_relu
@@ -153,6 +155,22 @@ def test_gradients_by_weights_are_sums_over_all_pixels(inputs, outputs, shared_o
     weight = torch.zeros(outputs, inputs, 3, 3, device=DEVICE, requires_grad=True)
     F.conv2d(values.float(), weight, padding=1).backward(back.float())
     torch.testing.assert_close(correlate(values, back), weight.grad, atol=0.05, rtol=1e-2)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+def test_augmentation_in_one_pass_is_that_in_many(probability, monkeypatch):
+    generator = torch.Generator(DEVICE).manual_seed(5)
+    images = torch.rand(4, 2, 18, 35, generator=generator, device=DEVICE) - 0.1  # gamma takes what is negative as 0
+    labels = torch.randint(0, 5, (4, 18, 35), generator=generator, device=DEVICE)
+    draw = Augmentation(probability, elastic_sigma=3.0, elastic_alpha=20.0).draw(images, generator)
+    monkeypatch.setattr(augment, "usable", lambda _: False)
+    expected, same = augment.augment(images, labels, draw)
+    monkeypatch.setattr(augment, "usable", lambda _: True)
+    found, its = augment.augment(images, labels, draw)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert its.dtype == labels.dtype
+    # Halfway between two pixels, rounding decides whose label is the nearest.
+    assert (its != same).sum() <= 2
 
 
 def test_a_network_learns_the_same_by_kernels(monkeypatch):

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scantune.kernels import usable
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -81,18 +83,19 @@ class Augmentation:
         batch, _, height, width = images.shape
         uniform = torch.rand(13, batch, generator=generator, device=images.device)
         on = uniform[:7] < self.probability
+        # All numbers at once: on a GPU each operation is a wait, however little it does.
+        low, span, neutral = _limits(self, images.device)
+        numbers = torch.where(torch.cat([on[1:2], on[1:6]]), low + span * uniform[7:], neutral)
         field = torch.empty(batch, 2, height, width, device=images.device)
         field.uniform_(-1, 1, generator=generator)
         noise = torch.empty_like(images).normal_(generator=generator)
-        shift = (-self.translation, self.translation)
-        turn = (-self.rotation, self.rotation)
         return Draw(
             displacement=elastic_displacement(field, self.elastic_sigma, self.elastic_alpha * on[0]),
-            translation=_between(shift, uniform[7:9], on[1], neutral=0.0).T,
-            degrees=_between(turn, uniform[9], on[2], neutral=0.0),
-            scale=_between(self.scaling, uniform[10], on[3], neutral=1.0),
-            gamma=_between(self.gamma, uniform[11], on[4], neutral=1.0),
-            brightness=_between(self.brightness, uniform[12], on[5], neutral=0.0),
+            translation=numbers[:2].T,
+            degrees=numbers[2],
+            scale=numbers[3],
+            gamma=numbers[4],
+            brightness=numbers[5],
             noise=noise * _per_sample(self.noise * on[6]),
         )
 
@@ -108,6 +111,11 @@ def augment(images: Tensor, labels: Tensor, draw: Draw) -> tuple[Tensor, Tensor]
     Returns:
         New images and labels of the same shapes and types.
     """
+    if usable(images) and images.dtype == torch.float32:
+        from scantune.kernels.augmentation import changed
+
+        affine = draw.translation, draw.degrees, draw.scale
+        return changed(images, labels, draw.displacement, affine, (draw.gamma, draw.brightness), draw.noise)
     positions = source_positions(draw.displacement, draw.translation, draw.degrees, draw.scale)
     images, labels = resample(images, labels, positions)
     images = change_gamma(images, draw.gamma)
@@ -194,9 +202,13 @@ def change_gamma(images: Tensor, gamma: Tensor) -> Tensor:
     return torch.where(exponent == 1, images, images.clamp(min=0) ** exponent)
 
 
-def _between(limits: tuple[float, float], uniform: Tensor, on: Tensor, neutral: float) -> Tensor:
-    low, high = limits
-    return torch.where(on, low + (high - low) * uniform, neutral)
+@lru_cache(maxsize=8)
+def _limits(settings: Augmentation, device: torch.device) -> Tensor:
+    """Of shifts along rows and columns, angle, scale, gamma and brightness: lowest, range, and off; `(3, 6, 1)`."""
+    shift, turn = (-settings.translation, settings.translation), (-settings.rotation, settings.rotation)
+    limits = (shift, shift, turn, settings.scaling, settings.gamma, settings.brightness)
+    rows = [low for low, _ in limits], [high - low for low, high in limits], [0.0, 0.0, 0.0, 1.0, 1.0, 0.0]
+    return torch.tensor(rows, device=device).unsqueeze(2)
 
 
 def _per_sample(values: Tensor) -> Tensor:
