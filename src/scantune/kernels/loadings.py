@@ -9,9 +9,9 @@ SIDE, STRIDE = 16, 8
 """Side of the patches, and step between them."""
 DEEP = 16
 """Components that there may be."""
-BLOCK, WIDE = 32, 16
+BLOCK, WIDE = 32, 8
 """Patches and channels that a program looks at."""
-WARPS = 16
+WARPS = 8
 
 
 def filters(components: Tensor, dtype: torch.dtype) -> Tensor:
@@ -57,7 +57,7 @@ def adjoint(gradient: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
     result = weights.new_empty(slices, *size, channels)
     rows = DEEP // STRIDE
     blocks = -(-size[0] // STRIDE), -(-size[1] // STRIDE)
-    grid = (slices * blocks[0] * (STRIDE // rows), -(-blocks[1] // BLOCK), -(-channels // WIDE))
+    grid = (slices * blocks[0], -(-blocks[1] // BLOCK), -(-channels // WIDE))
     shape = (*size, channels, down, across, experts // channels)
     table = gradient.movedim(1, -1).contiguous()
     _adjoint[grid](table, weights, result, *shape, rows, STRIDE, SIDE, DEEP, BLOCK, WIDE, num_warps=WARPS)
@@ -93,15 +93,15 @@ def _project(
     channel = (tl.program_id(2) * WIDE + tl.arange(0, WIDE))[:, None, None]
     component = tl.arange(0, DEEP)[None, None, :]
     there = (channel < channels) & (patch < across)
-    top = (line // down) * height + (line % down) * STRIDE
-    column = patch * STRIDE + tl.arange(0, SIDE)[None, None, :]
+    start = features + ((line // down) * height + (line % down) * STRIDE) * width * channels
+    place = (patch * STRIDE + tl.arange(0, SIDE)[None, None, :]) * channels + channel
     total = tl.zeros((WIDE, BLOCK, DEEP), tl.float32)
     for row in range(SIDE):
-        value = tl.load(features + ((top + row) * width + column) * channels + channel, mask=there, other=0.0)
+        value = tl.load(start + row * width * channels + place, mask=there, other=0.0)
         weight = _weights(weights, row, channel, tl.arange(0, SIDE)[None, :, None], component, channels, SIDE, DEEP)
         total = tl.dot(value, weight, total)
-    place = ((line * across + patch) * channels + channel) * kept + component
-    tl.store(result + place, total, mask=there & (component < kept))
+    into = result + line * across * channels * kept
+    tl.store(into + (patch * channels + channel) * kept + component, total, mask=there & (component < kept))
 
 
 @triton.jit
@@ -122,26 +122,38 @@ def _adjoint(
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    # Some rows of blocks as large as the stride, each of which is a part of up to four patches.
+    # A row of blocks as large as the stride, each of which is a part of up to four patches.
     line = tl.program_id(0)
-    rows = tl.cdiv(height, STRIDE) * (STRIDE // ROWS)
-    number, below = line // rows, (line % rows) // (STRIDE // ROWS)
+    blocks = tl.cdiv(height, STRIDE)
+    number, below = (line // blocks).to(tl.int64), line % blocks
     block = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :, None]
     channel = (tl.program_id(2) * WIDE + tl.arange(0, WIDE))[:, None, None]
     component = tl.arange(0, DEEP)
     pixel = tl.arange(0, ROWS * STRIDE)[None, None, :]
-    row, column = (line % (STRIDE // ROWS)) * ROWS + pixel // STRIDE, pixel % STRIDE
-    total = tl.zeros((WIDE, BLOCK, ROWS * STRIDE), tl.float32)
-    for part in tl.static_range(4):
-        up, left = part // 2, part % 2
-        patch = block - left
-        there = (below - up >= 0) & (below - up < down) & (patch >= 0) & (patch < across) & (channel < channels)
-        start = ((number.to(tl.int64) * down + below - up) * across + patch) * channels + channel
-        there = there & (component < kept)[None, None, :]
-        slope = tl.load(gradient + start * kept + component[None, None, :], mask=there, other=0.0)
-        at = row + up * STRIDE
-        weight = _weights(weights, at, channel, column + left * STRIDE, component[None, :, None], channels, SIDE, DEEP)
-        total = tl.dot(slope.to(weight.dtype), weight, total)
-    y, x = below * STRIDE + row, block * STRIDE + column
-    place = ((number.to(tl.int64) * height + y) * width + x) * channels + channel
-    tl.store(result + place, total.to(result.dtype.element_ty), mask=(y < height) & (x < width) & (channel < channels))
+    column = pixel % STRIDE
+    start = gradient + (number * down + below) * across * channels * kept
+    place = (block * channels + channel) * kept + component[None, None, :]
+    known = (channel < channels) & (component < kept)[None, None, :]
+    here, over = (below < down) & known, (below > 0) & (below <= down) & known
+    behind = (block > 0) & (block <= across)
+    before, higher = channels * kept, across * channels * kept
+    kind = weights.dtype.element_ty
+    lower_right = tl.load(start + place, mask=here & (block < across), other=0.0).to(kind)
+    lower_left = tl.load(start + place - before, mask=here & behind, other=0.0).to(kind)
+    upper_right = tl.load(start + place - higher, mask=over & (block < across), other=0.0).to(kind)
+    upper_left = tl.load(start + place - higher - before, mask=over & behind, other=0.0).to(kind)
+    for part in tl.static_range(0, STRIDE, ROWS):
+        row = part + pixel // STRIDE
+        of = component[None, :, None]
+        weight = _weights(weights, row, channel, column, of, channels, SIDE, DEEP)
+        total = tl.dot(lower_right, weight)
+        weight = _weights(weights, row, channel, column + STRIDE, of, channels, SIDE, DEEP)
+        total = tl.dot(lower_left, weight, total)
+        weight = _weights(weights, row + STRIDE, channel, column, of, channels, SIDE, DEEP)
+        total = tl.dot(upper_right, weight, total)
+        weight = _weights(weights, row + STRIDE, channel, column + STRIDE, of, channels, SIDE, DEEP)
+        total = tl.dot(upper_left, weight, total)
+        y, x = below * STRIDE + row, block * STRIDE + column
+        into = result + (number * height + below * STRIDE) * width * channels
+        inside = (y < height) & (x < width) & (channel < channels)
+        tl.store(into + (row * width + x) * channels + channel, total.to(kind), mask=inside)
