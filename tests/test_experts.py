@@ -182,7 +182,13 @@ def test_loadings_are_those_of_a_grouped_convolution(dimensions, spatial, last, 
         components = torch.randn(3, 5, *[8 if stride != 3 else 6] * dimensions, generator=rng, dtype=torch.double)
         expected = convolve(features, components.flatten(0, 1).unsqueeze(1), stride=stride, groups=3)
         if stride > 2:
-            torch.testing.assert_close(grid_of_loadings(features, components, stride), expected)
+            found = grid_of_loadings(features.requires_grad_(), components, stride)
+            torch.testing.assert_close(found, expected)
+            slopes = torch.randn(expected.shape, generator=rng, dtype=torch.double)
+            again = convolve(features, components.flatten(0, 1).unsqueeze(1), stride=stride, groups=3)
+            ours, theirs = (torch.autograd.grad(each, features, slopes)[0] for each in (found, again))
+            torch.testing.assert_close(ours, theirs)
+            assert ours.stride() == features.stride()
         chosen = torch.rand(2, *expected.shape[2:], generator=rng) < 0.4
         found = chosen_loadings(features, components, stride, chosen)[0]
         torch.testing.assert_close(found, expected.movedim(1, 0)[:, chosen])

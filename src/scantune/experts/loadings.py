@@ -32,27 +32,65 @@ def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tenso
     dimensions = len(patch)
     if features.dtype.itemsize == 2 and (stride, dimensions) == BY_KERNEL and kept <= MOST and usable(features):
         return _Projected.apply(features, components)  # type: ignore[no-any-return, no-untyped-call]
-    counts = [length // stride for length in features.shape[2:]]
-    for axis, count in enumerate(counts):
-        if count * stride < features.shape[2 + axis]:
-            features = features.narrow(2 + axis, 0, count * stride)
-    # (channels, slices * blocks, pixels of a block)
-    blocks = _blocks(features, stride, dimensions).flatten(1 + dimensions + 1)
-    blocks = blocks.movedim(1, 0).flatten(1, 1 + dimensions)
-    # (channels, pixels of a block, parts * components)
+    return _Multiplied.apply(features, components, stride)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Multiplied(torch.autograd.Function):
+    """By matrix products; the gradient lies in memory as the features do, which what follows would else copy."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, components: Tensor, stride: int) -> Tensor:
+        ctx.save_for_backward(components)
+        ctx.stride, ctx.like = stride, torch.empty_like(features, device="meta")
+        dimensions = features.ndim - 2
+        counts = [length // stride for length in features.shape[2:]]
+        # (channels, slices * blocks, pixels of a block)
+        blocks = _blocks(features, stride, dimensions).movedim(1, 0).flatten(2 + dimensions).flatten(1, 1 + dimensions)
+        products = torch.bmm(blocks, _parts(components, stride))
+        each = products.view(len(components), len(features), *counts, 2**dimensions, components.shape[1])
+        first, *others = _shares(each)
+        total = sum(others, start=first)
+        # (channels, slices, *positions, components) -> (slices, channels * components, *positions)
+        return total.movedim(-1, 1).flatten(0, 1).movedim(1, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (components,), stride = ctx.saved_tensors, ctx.stride
+        slices, channels, *size = ctx.like.shape
+        counts = [length // stride for length in size]
+        # (channels, slices, *positions, components)
+        gradient = torch.unflatten(gradients[0].movedim(1, 0), 0, components.shape[:2]).movedim(1, -1)
+        each = gradient.new_zeros(channels, slices, *counts, 2 ** len(size), components.shape[1])
+        for share in _shares(each):
+            share.copy_(gradient)
+        products = torch.bmm(each.flatten(-2).flatten(1, -2), _parts(components, stride).mT)
+        whole = [count * stride for count in counts] == size
+        new = torch.empty_like if whole else torch.zeros_like
+        result = new(ctx.like, dtype=gradient.dtype, device=gradient.device)
+        places = _blocks(result, stride, len(size)).movedim(1, -1)
+        # Channels last first, and then the blocks: together the two copies are faster than one.
+        places.copy_(products.flatten(1).T.contiguous().view(places.shape))
+        return result, None, None
+
+
+def _parts(components: Tensor, stride: int) -> Tensor:
+    """Components `(channels, components, *patch)` in parts, `(channels, pixels of a block, parts * components)`."""
+    dimensions = components.ndim - 2
     parts = _blocks(components, stride, dimensions).flatten(2 + dimensions).flatten(2, 1 + dimensions)
-    parts = parts.permute(0, 3, 2, 1).flatten(2)
-    products = torch.bmm(blocks, parts).view(len(components), len(features), *counts, 2**dimensions, kept)
-    total: Tensor | None = None
+    return parts.permute(0, 3, 2, 1).flatten(2)
+
+
+def _shares(products: Tensor) -> list[Tensor]:
+    """What the blocks `(channels, slices, *counts, parts, components)` give to the patches that they are parts of."""
+    dimensions = products.ndim - 4
+    shares = []
     for part in range(2**dimensions):
         share = products.select(-2, part)
-        for axis, count in enumerate(counts):
+        for axis in range(dimensions):
             late = part >> (dimensions - 1 - axis) & 1
-            share = share.narrow(2 + axis, late, count - 1)
-        total = share if total is None else total + share
-    assert total is not None
-    # (channels, slices, *positions, components) -> (slices, channels * components, *positions)
-    return total.movedim(-1, 1).flatten(0, 1).movedim(1, 0)
+            share = share.narrow(2 + axis, late, products.shape[2 + axis] - 1)
+        shares.append(share)
+    return shares
 
 
 class _Projected(torch.autograd.Function):
@@ -106,11 +144,11 @@ def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: T
 
 
 def _blocks(values: Tensor, side: int, dimensions: int) -> Tensor:
-    """Spatial axes, cut into blocks: `(..., *spatial)` becomes `(..., *counts, *block)`."""
+    """Spatial axes, cut into blocks: `(..., *spatial)` becomes `(..., *counts, *block)`; what is left over is not."""
     first = values.ndim - dimensions
     for axis in range(dimensions):
         at = first + 2 * axis
-        values = values.reshape(*values.shape[:at], values.shape[at] // side, side, *values.shape[at + 1 :])
+        values = torch.unflatten(values.narrow(at, 0, values.shape[at] // side * side), at, (-1, side))
     for axis in range(dimensions):
         values = values.movedim(first + 2 * axis, first + axis)
     return values

@@ -118,11 +118,17 @@ class _Activate(torch.autograd.Function):
         ctx: Any, values: Tensor, bias: Tensor | None, meter: Meter, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(values, bias, weights)
-        ctx.meter = meter
-        return meter.activate(values, bias, weights)
+        ctx.set_materialize_grads(False)
+        activations, statistics = meter.activate(values, bias, weights)
+        ctx.meter, ctx.form = meter, (statistics.shape, statistics.dtype)
+        return activations, statistics
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None, None]:
         activations, statistics = gradients
         values, bias, weights = ctx.saved_tensors
+        # Zeros that PyTorch would make have another layout in memory.
+        activations = torch.zeros_like(values) if activations is None else activations
+        shape, dtype = ctx.form
+        statistics = values.new_zeros(shape, dtype=dtype) if statistics is None else statistics
         return ctx.meter.slopes(values, bias, weights, statistics, activations), None, None, None
