@@ -43,7 +43,7 @@ class Rules:
     """What the least stable structure counts; the rest is for the mean of all."""
     patience: int = 6
     """After so many looks without a better one the run ends."""
-    fall: float = 0.75
+    fall: float = 0.5
     """Where there is one structure alone, such as lesions, its stability says less: then the scan's energy must also
     fall to this share of what it was, if it is known."""
     failed: float = 3.0
