@@ -307,6 +307,8 @@ def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, 
     units = Units.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
     assert set(units.activations) == set(fields) - set(last)
     torch.testing.assert_close(task(images), output)
+    units.expect(None)
+    torch.testing.assert_close(task(images), output)
     for layer, found in units.statistics():
         torch.testing.assert_close(found, expected[f"cnn/{layer}"], atol=2e-2, rtol=1e-4)
 

@@ -15,7 +15,7 @@ import scantune
 from conftest import toy_scan
 from plain import Plain
 from scantune import FieldOfExperts
-from scantune.experts import Recorder
+from scantune.experts import Recorder, units
 from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import lay_out
@@ -81,6 +81,25 @@ def test_a_network_that_was_measured_with_padding_predicts_any_number_of_slices(
     with torch.no_grad():
         method.measure(next(Volume(images, images < 0.2).batches(2)))
         torch.testing.assert_close(network(images), toy.network(images), rtol=1e-4, atol=1e-4)
+    method.finish()
+
+
+def test_predictions_between_steps_are_not_measured(toy, monkeypatch):
+    images, _ = toy_scan(55, slices=2)
+    network = deepcopy(toy.network).requires_grad_(False)
+    lay_out(network, "channels last")
+    method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
+    method.prepare(network)
+    measured = []
+    apply = units._Activate.apply
+    monkeypatch.setattr(units._Activate, "apply", lambda *args: measured.append(args) or apply(*args))
+    with torch.no_grad():
+        torch.testing.assert_close(network(images), toy.network(images), rtol=1e-4, atol=1e-4)
+        assert not measured
+        method.measure(next(Volume(images).batches(2)))
+        assert len(measured) == len(method.measuring.units.activations) > 0
+        network(images)
+        assert len(measured) == len(method.measuring.units.activations)
     method.finish()
 
 

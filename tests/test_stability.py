@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from conftest import toy_scan
-from scantune.stability import PERTURBATIONS, SLICES, Scout, agreements, stability
+from scantune.stability import CHOSEN, PERTURBATIONS, SLICES, Perturbation, Scout, agreements, stability
 from scantune.tasks import Segmentation
+from scantune.volumes import together
 
 TASK = Segmentation()
 
@@ -62,6 +63,24 @@ def test_at_most_some_slices_are_looked_at_from_the_first_to_the_last(slices):
     assert len(seen) == min(slices, SLICES)
     assert (seen[0], seen[-1]) == (0, slices - 1)
     assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_however_many_slices_are_predicted_together_each_is_its_own_slices(at_once, toy, monkeypatch):
+    monkeypatch.setattr("scantune.stability.together", lambda _images: at_once)
+    images = toy_scan(141, slices=5)[0]
+    found = Scout(images, TASK).probabilities(toy.network)
+    changes = [Perturbation(lambda v: v, lambda v: v), *(PERTURBATIONS[name] for name in CHOSEN)]
+    with torch.no_grad():
+        expected = [change.back(toy.network(change.there(images)).softmax(1)) for change in changes]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gpu_gets_many_pixels_together_and_a_cpu_few_slices():
+    assert together(torch.zeros(9, 1, 64, 64)) == 4
+    assert together(torch.zeros(9, 1, 8, 64, 64)) == 1
+    assert together(torch.zeros(9, 1, 256, 256, device="meta")) == 32
+    assert together(torch.zeros(1, 1, 200, 256, 256, device="meta")) == 1
 
 
 def test_a_trained_network_is_stabler_on_scans_of_its_own_site(toy):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.tasks import Task
+from scantune.volumes import together
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,12 @@ class Scout:
         task: How the network's output is read.
         names: The perturbations.
         channels: How many channels of the input are the image; None for all. Others stay as they are.
-        batch: Slices at a time.
     """
 
     images: Tensor
     task: Task
     names: Sequence[str] = CHOSEN
     channels: int | None = None
-    batch: int = 4
 
     @classmethod
     def of(cls, images: Tensor, task: Task, names: Sequence[str] = CHOSEN, channels: int | None = None) -> "Scout":
@@ -77,11 +76,11 @@ class Scout:
     @torch.no_grad()
     def probabilities(self, network: nn.Module) -> list[Tensor]:
         """The scan's own class probabilities `(slices, classes, *spatial)`, then those under each perturbation."""
-        found = []
-        for change in (Perturbation(_same, _same), *(PERTURBATIONS[name] for name in self.names)):
-            outputs = (network(self._changed(change, part)) for part in torch.split(self.images, self.batch))
-            found.append(change.back(torch.cat([self.task.probabilities(output).float() for output in outputs])))
-        return found
+        changes = [Perturbation(_same, _same), *(PERTURBATIONS[name] for name in self.names)]
+        images = torch.cat([self._changed(change, self.images) for change in changes])
+        outputs = (self.task.probabilities(network(part)).float() for part in torch.split(images, together(images)))
+        each = torch.split(torch.cat(list(outputs)), len(self.images))
+        return [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]
 
     def _changed(self, change: Perturbation, images: Tensor) -> Tensor:
         if self.channels is None:

@@ -19,17 +19,17 @@ from scantune.prior import FieldOfExperts, sufficient
 from scantune.results import Survey
 from scantune.stability import CHOSEN, Scout
 from scantune.tasks import Task
-from scantune.volumes import Volume
+from scantune.volumes import Volume, together
 
 
 @torch.no_grad()
-def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None, batch: int = 4) -> Survey:
+def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> Survey:
     """Predicts a whole volume and takes its energies, in one pass."""
     probabilities: list[Tensor] = []
     maps: dict[str, list[Tensor]] = {}
     total: dict[str, Tensor] = {}
     with Recorder(network, [] if prior is None else prior.layers()) as record:
-        for part in volume.batches(batch):
+        for part in volume.batches(together(volume.images)):
             recording = record(part.images)
             probabilities.append(task.probabilities(recording.output).float().cpu())
             for name, value in task.maps(recording.output).items():

@@ -7,6 +7,17 @@ from typing import Self
 import torch
 from torch import Tensor
 
+FEW, PIXELS = 4, 32 * 256 * 256
+"""What goes through a network together where no gradient is wanted: few slices on a CPU, so that features stay in its
+cache; many pixels elsewhere, so that a GPU is busy."""
+
+
+def together(images: Tensor) -> int:
+    """How many of `(slices, channels, *spatial)` go through a network together, without a gradient."""
+    if images.device.type == "cpu":
+        return FEW if images.ndim == 4 else 1
+    return max(PIXELS // images[0, 0].numel(), 1)
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -15,6 +15,7 @@ from scantune.experts.meters import Meter
 class OfBatch(threading.local):
     """What a thread's latest batch comes with and leaves; a copy of a network has its own."""
 
+    expected = False
     padding: Tensor | None = None
     statistics: Tensor | None = None
 
@@ -23,7 +24,7 @@ class OfBatch(threading.local):
 
 
 class MeasuredReLU(nn.Module):
-    """Adds a convolution's bias, measures the sum, gives its positive part.
+    """Adds a convolution's bias, measures the sum where that is expected, gives its positive part.
 
     Args:
         bias: `(channels,)`; None where the convolution has added it.
@@ -37,6 +38,8 @@ class MeasuredReLU(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
+        if not self.batch.expected:
+            return torch.relu(values if self.bias is None else values + self.bias.to(values.dtype).view(-1, 1, 1))
         weights = inside(self.batch.padding, values)
         values = values.contiguous(memory_format=torch.channels_last)
         result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.meter, weights)  # type: ignore[no-untyped-call]
@@ -81,16 +84,17 @@ class Units:
         return cls(found)
 
     def expect(self, padding: Tensor | None) -> None:
-        """Says which pixels of the next batch are padding."""
+        """Says that the next batch is to be measured, and which of its pixels are padding."""
         for activation in self.activations.values():
-            activation.batch.padding = padding
+            activation.batch.expected, activation.batch.padding = True, padding
 
     def statistics(self) -> Iterator[tuple[str, Tensor]]:
         """What was measured of the latest batch, `(statistics, channels)` by layer."""
         for name, activation in self.activations.items():
             assert activation.batch.statistics is not None
             yield name, activation.batch.statistics
-            # Whoever runs the network next may have other slices.
+            # Whoever runs the network next may have other slices, and look at predictions alone.
+            activation.batch.expected = False
             activation.batch.statistics = activation.batch.padding = None
 
 

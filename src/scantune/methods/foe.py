@@ -14,7 +14,7 @@ from scantune.methods.base import Equipment, Method, Options, Terms
 from scantune.methods.measuring import Measuring, alike
 from scantune.networks import AdaptableNetwork, fold_batch_norm
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
-from scantune.volumes import Batch, Volume
+from scantune.volumes import Batch, Volume, together
 
 FEW = 4
 """Slices by which half precision is compared with single precision."""
@@ -233,7 +233,7 @@ class FoECNNPCA(FoECNN):
     @torch.no_grad()
     def _patches(self, volume: Volume) -> float:
         """How many are active."""
-        counted = [self.measure(batch) for batch in volume.batches(4)]
+        counted = [self.measure(batch) for batch in volume.batches(together(volume.images))]
         return sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
 
     def terms(self, statistics: Statistics) -> Terms:
