@@ -399,7 +399,7 @@ if __name__ == "__main__":
         for what, figure in getattr(bench, part)():
             lines.append(f"| {what} | {figure} |")
             print(f"{what}: {figure}" if what else figure, flush=True)
+            if chosen.out:  # a run that is stopped leaves what it has measured
+                chosen.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
         if part != "peak":
             print(f"({part} took {bench.now() - start:.0f} s)", flush=True)
-    if chosen.out:
-        chosen.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")

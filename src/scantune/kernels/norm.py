@@ -11,7 +11,7 @@ from scantune.kernels import normpasses as passes
 TILE = 2048
 """Numbers that a program looks at at once."""
 PROGRAMS = 1024
-"""The most programs that sum up pixels, each its share."""
+"""The most programs that sum up pixels, each its share; a power of two."""
 
 
 def norm_relu(features: Tensor, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> Tensor:
