@@ -24,18 +24,18 @@ def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Te
         The positive parts, as `values`, and the sums of values and of squares `(2, channels)`, in double precision.
     """
     result = torch.empty_like(values)
-    sums = torch.zeros(2, len(center), dtype=torch.double)
     side = _side(values, weights)
-    middle = center.repeat(side)
-    counts = _counts(values, weights)
-    for number, (part, positive) in enumerate(zip(_parts(values, side), _parts(result, side), strict=True)):
+    middle = _wide(center, side)
+    parts, counts = _parts(values, side), _counts(values, weights)
+    sums = values.new_empty(2, len(parts), len(middle))
+    for number, (part, positive) in enumerate(zip(parts, _parts(result, side), strict=True)):
         torch.clamp_min(part, 0, out=positive)
         away = part - middle
         if counts:
             away.mul_(counts[number])
-        sums[0] += away.sum(0).view(side, -1).sum(0)
-        sums[1] += away.square_().sum(0).view(side, -1).sum(0)
-    return result, sums
+        torch.sum(away, 0, out=sums[0, number])
+        torch.sum(away.square_(), 0, out=sums[1, number])
+    return result, sums.view(2, -1, len(center)).sum(1, dtype=torch.double)
 
 
 def activation_slopes(
@@ -53,7 +53,7 @@ def activation_slopes(
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     result = torch.empty_like(values)
     side = _side(values, weights)
-    offset, factor = offset.repeat(side), factor.repeat(side)
+    offset, factor = _wide(offset, side), _wide(factor, side)
     counts = _counts(values, weights)
     triples = zip(_parts(values, side), _parts(gradient, side), _parts(result, side), strict=True)
     for number, (part, slope, sum_of_both) in enumerate(triples):
@@ -71,6 +71,11 @@ def _side(values: Tensor, weights: Tensor | None) -> int:
     while weights is None and 2 * side * channels <= WIDE and pixels % (2 * side) == 0:
         side *= 2
     return side
+
+
+def _wide(each: Tensor, side: int) -> Tensor:
+    """Numbers of channels `(channels,)` for each of a row's pixels, `(side * channels,)`."""
+    return each.expand(side, -1).reshape(-1)
 
 
 def _parts(values: Tensor, side: int) -> Sequence[Tensor]:
