@@ -127,5 +127,7 @@ class SliceOrder:
                 order = torch.randint(self.slices, (self.batch,), generator=generator)
             else:
                 order = torch.randperm(self.slices, generator=generator)
-            self._epoch, self._order = epoch, order.to(self.device)
+            if self.device.type == "cuda":
+                order = order.pin_memory()  # from other memory the copy would wait for what the GPU is doing
+            self._epoch, self._order = epoch, order.to(self.device, non_blocking=True)
         return self._order[place * self.batch : (place + 1) * self.batch]
