@@ -23,7 +23,7 @@ from scantune.kernels.upsampling import double
 from scantune.methods.measuring import meter_of
 from scantune.networks import AdaptableNetwork, Convolution, Half, Normalizer, fold_batch_norm, quicken
 from scantune.networks.convolution import taps
-from scantune.networks.halving import Behind, Within
+from scantune.networks.halving import Behind, Within, gates
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -158,8 +158,8 @@ def test_a_normaliser_in_half_precision_has_the_gradients_of_one_in_single_preci
     plain, scale = deepcopy(network), 2.0**15
     image, back = features(1), features(1, seed=3) / scale
     quicken(network)
-    precision = Half(network, 2**14)
-    assert type(network.normalizer) is Within
+    assert gates(network.normalizer) == [Within, Behind]
+    precision = Half(network, 2**14, Within)
     with precision.running():
         picture = network(image)
     (found,) = precision.lifted({"picture": picture.float()}).values()
@@ -176,8 +176,7 @@ def test_a_normaliser_in_half_precision_has_the_gradients_of_one_in_single_preci
 def test_a_normaliser_whose_gradients_a_library_sums_stays_in_single_precision():
     wide = AdaptableNetwork(Normalizer(hidden=24), nn.Identity()).to(DEVICE)
     quicken(wide)
-    Half(wide, 2**14)
-    assert type(wide.normalizer) is Behind
+    assert gates(wide.normalizer) == [Behind]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ BLOCK, WIDE = 64, 8
 """Pixels and channels that a program looks at together."""
 PROGRAMS = 2048
 """About how many there are; each goes through its share of the pixels."""
-ROWS, SOME = 32, 32
+ROWS, SOME = 128, 16
 """Programs and points whose counts are added up at a time."""
 
 

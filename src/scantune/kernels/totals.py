@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, WIDE = 64, 16
+ROWS, WIDE = 256, 16
 """Programs and numbers that are added up at a time."""
 
 

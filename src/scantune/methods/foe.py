@@ -12,7 +12,7 @@ from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
 from scantune.methods.base import Equipment, Method, Options, Terms
 from scantune.methods.measuring import Measuring, alike
-from scantune.networks import AdaptableNetwork, fold_batch_norm
+from scantune.networks import AdaptableNetwork, fold_batch_norm, gates
 from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
 from scantune.volumes import Batch, Volume, together
 
@@ -143,8 +143,10 @@ class FoECNN(Method):
         few = volume.spread(FEW)
         moving = list(self.parameters(self.network).values())
         exact = self._slope(few, moving)
-        self.measuring.halve(volume.images[:, 0].numel())
-        if not alike(self._slope(few, moving), exact):
+        for gate in gates(self.network.normalizer):
+            self.measuring.halve(volume.images[:, 0].numel(), gate)
+            if alike(self._slope(few, moving), exact):
+                return
             self.finer()
 
     def _slope(self, batch: Batch, moving: list[nn.Parameter]) -> Tensor:

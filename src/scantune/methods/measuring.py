@@ -9,7 +9,7 @@ from scantune.densities.binning import countable, steps
 from scantune.experts import CNNExperts, Counts, Meter, Moments, MomentsByRows, Recorder, Units
 from scantune.fields import Field
 from scantune.kernels import usable
-from scantune.networks import AdaptableNetwork, Half, Precision, Single, quicken
+from scantune.networks import AdaptableNetwork, Behind, Gate, Half, Precision, Single, quicken
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.volumes import Batch
 
@@ -69,9 +69,9 @@ class Measuring:
         """Leaves the PCA experts out."""
         self.rest = self.rest.without("pca")
 
-    def halve(self, pixels: int) -> None:
-        """Goes on in half precision, with a volume of so many pixels."""
-        self.precision = Half(self.network, pixels)
+    def halve(self, pixels: int, gate: type[Gate] = Behind) -> None:
+        """Goes on in half precision, with a volume of so many pixels, behind the normaliser or within it."""
+        self.precision = Half(self.network, pixels, gate)
 
     def refine(self) -> bool:
         """Goes back to single precision; False where that is what it is in."""

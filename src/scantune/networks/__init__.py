@@ -8,7 +8,7 @@ from scantune.networks.autoencoder import Autoencoder, Autoencoders
 from scantune.networks.convolution import Convolution, quicken
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
-from scantune.networks.halving import Half, Precision, Single
+from scantune.networks.halving import Behind, Gate, Half, Precision, Single, gates
 from scantune.networks.helper import Helper
 from scantune.networks.layout import Layout, lay_out
 from scantune.networks.normalizer import Normalizer
@@ -31,10 +31,12 @@ __all__ = [
     "AtlasShape",
     "Autoencoder",
     "Autoencoders",
+    "Behind",
     "Convolution",
     "CorrectedNetwork",
     "Denoiser",
     "FeatureAdaptor",
+    "Gate",
     "Half",
     "Helper",
     "ImageAdaptor",
@@ -46,6 +48,7 @@ __all__ = [
     "UNet",
     "equip",
     "fold_batch_norm",
+    "gates",
     "lay_out",
     "quicken",
     "registering",

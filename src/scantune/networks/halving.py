@@ -13,6 +13,9 @@ from scantune.networks.adaptable import AdaptableNetwork
 from scantune.networks.convolution import sums_singly
 from scantune.networks.normalizer import Bump
 
+RELIEF = 2.0**-6
+"""By which gradients are scaled down on their way into a normaliser in half precision, whose bumps may be steep."""
+
 
 class Precision(ABC):
     """In which precision a task network is run."""
@@ -38,43 +41,6 @@ class Single(Precision):
     def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As they are."""
         return dict(statistics)
-
-
-class Half(Precision):
-    """Features and their gradients in half precision.
-
-    Gradients of means over millions of pixels are too small for half precision, so that they are scaled up on their way
-    into the network, and down again on their way out of it.
-
-    Args:
-        network: It gets a gate around its normaliser, which `remove` takes away.
-        pixels: Of the whole volume, about.
-    """
-
-    def __init__(self, network: AdaptableNetwork, pixels: int) -> None:
-        self.network, self.device = network, next(network.parameters()).device.type
-        self.scale = 2.0 ** pixels.bit_length()
-        kind = Within if _summed_singly(network.normalizer) else Behind
-        self.gate: Gate = kind(network.normalizer, self.scale)
-        network.normalizer = self.gate
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The gate is open, and what follows computes in half precision."""
-        self.gate.open = True
-        try:
-            with torch.autocast(self.device, torch.float16):
-                yield
-        finally:
-            self.gate.open = False
-
-    def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """With gradients that are scaled up."""
-        return {key: _Scaled.apply(value, self.scale) for key, value in statistics.items()}  # type: ignore[no-untyped-call]
-
-    def remove(self) -> None:
-        """Leaves the network as it was."""
-        self.network.normalizer = self.gate.normalizer
 
 
 class Gate(nn.Module, ABC):
@@ -107,15 +73,54 @@ class Within(Gate):
 
     def halved(self, image: Tensor) -> Tensor:
         """Gradients are scaled down when they come to the parameters."""
-        parameters = {name: _Scaled.apply(p, 1 / self.scale) for name, p in self.normalizer.named_parameters()}  # type: ignore[no-untyped-call]
-        picture: Tensor = functional_call(self.normalizer, parameters, (image,))
-        return picture.half()
+        rest = 1 / (RELIEF * self.scale)
+        parameters = {name: _Scaled.apply(p, rest) for name, p in self.normalizer.named_parameters()}  # type: ignore[no-untyped-call]
+        picture = _Scaled.apply(functional_call(self.normalizer, parameters, (image,)), RELIEF)  # type: ignore[no-untyped-call]
+        return picture.half()  # type: ignore[no-any-return]
 
 
-def _summed_singly(normalizer: nn.Module) -> bool:
-    """Whether kernels make the gradients of all parameters."""
+class Half(Precision):
+    """Features and their gradients in half precision.
+
+    Gradients of means over millions of pixels are too small for half precision, so that they are scaled up on their way
+    into the network, and down again on their way out of it.
+
+    Args:
+        network: It gets a gate around its normaliser, which `remove` takes away.
+        pixels: Of the whole volume, about.
+        gate: One of `gates`.
+    """
+
+    def __init__(self, network: AdaptableNetwork, pixels: int, gate: type[Gate] = Behind) -> None:
+        self.network, self.device = network, next(network.parameters()).device.type
+        self.scale = 2.0 ** pixels.bit_length()
+        self.gate: Gate = gate(network.normalizer, self.scale)
+        network.normalizer = self.gate
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The gate is open, and what follows computes in half precision."""
+        self.gate.open = True
+        try:
+            with torch.autocast(self.device, torch.float16):
+                yield
+        finally:
+            self.gate.open = False
+
+    def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """With gradients that are scaled up."""
+        return {key: _Scaled.apply(value, self.scale) for key, value in statistics.items()}  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Leaves the network as it was."""
+        self.network.normalizer = self.gate.normalizer
+
+
+def gates(normalizer: nn.Module) -> list[type[Gate]]:
+    """Those that a normaliser may have, the fastest first: within it where kernels make all parameters' gradients."""
     owners = [module for module in normalizer.modules() if next(module.parameters(recurse=False), None) is not None]
-    return all(isinstance(owner, Bump) or sums_singly(owner) for owner in owners)
+    within = all(isinstance(owner, Bump) or sums_singly(owner) for owner in owners)
+    return [Within, Behind] if within else [Behind]
 
 
 class _Scaled(torch.autograd.Function):
