@@ -161,7 +161,7 @@ def _total(measured: Iterable[Statistics]) -> Statistics:
     total: Statistics = {}
     for statistics in measured:
         for key, value in statistics.items():
-            total[key] = total.get(key, 0) + value.double()
+            total[key] = total[key] + value.double() if key in total else value.double()
     return total
 
 

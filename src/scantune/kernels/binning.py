@@ -17,9 +17,9 @@ STRETCH = 8
 STRETCHES = 16
 MOST = STRETCH * STRETCHES
 """Points that a grid may have."""
-BLOCK, WIDE = 64, 8
+BLOCK, WIDE = 128, 4
 """Pixels and channels that a program looks at together."""
-PROGRAMS = 2048
+PROGRAMS = 4096
 """About how many there are; each goes through its share of the pixels."""
 ROWS, SOME = 128, 16
 """Programs and points whose counts are added up at a time."""

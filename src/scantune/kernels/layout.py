@@ -7,7 +7,7 @@ from torch import Tensor
 
 TILE = 4096
 """Numbers that a program looks at at once."""
-PROGRAMS = 1056
+PROGRAMS = 2048
 """About how many programs go through a table where each has several tiles."""
 
 

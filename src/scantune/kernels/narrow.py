@@ -14,7 +14,7 @@ BLOCK = 256
 """Pixels that a program spreads."""
 TILE, RUN = 1024, 32
 """Numbers of a row that a program gathers at a time, and rows that it makes."""
-PIXELS, PROGRAMS = 64, 2112
+PIXELS, PROGRAMS = 64, 4096
 """Pixels that a program correlates at a time, and about how many programs there are."""
 
 
