@@ -15,7 +15,10 @@ from scantune.methods import METHODS, Equipment
 from scantune.networks import lay_out
 from scantune.optimise import Gradients
 from scantune.sampling import WholeVolume
+from scantune.stability import Scout
+from scantune.supervision import survey
 from scantune.tasks import Segmentation
+from scantune.threads import threads_for
 from scantune.volumes import Volume
 
 
@@ -42,6 +45,21 @@ def evaluation(toy, images, padding=None, kept=None, method="foe-cnn-pca", netwo
     return evaluate, objective, torch.cat([parameter.grad.flatten() for parameter in moving])
 
 
+def test_threads_predict_and_look_as_one_does(toy, cores):
+    images = toy_scan(56, slices=5)[0]
+    images = images.repeat(2, 1, 1, 1)
+    found = []
+    for number in (1, cores):
+        torch.set_num_threads(number)
+        found.append((survey(toy.network, Volume(images), Segmentation(), toy.prior), threads_for(toy.network, images)))
+    (one, alone), (two, abreast) = found
+    assert alone is None and abreast is not None and abreast.number == cores
+    torch.testing.assert_close(two.probabilities, one.probabilities, rtol=1e-4, atol=1e-5)
+    assert two.energies["cnn"] == pytest.approx(one.energies["cnn"], rel=1e-5)
+    looks = [Scout(images, Segmentation(), threads=threads).probabilities(toy.network) for threads in (alone, abreast)]
+    torch.testing.assert_close(looks[1], looks[0], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kept", [None, 0], ids=["one pass", "two passes"])
 def test_threads_come_to_the_plain_renderings_objective_and_gradient(kept, padded, toy, cores):
@@ -53,7 +71,7 @@ def test_threads_come_to_the_plain_renderings_objective_and_gradient(kept, padde
         padding[2, :, :9] = True  # every slice has its own
     objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
     evaluate, found, gradient = evaluation(toy, images, padding, kept)
-    assert evaluate.crew is not None and evaluate.crew.threads == cores
+    assert evaluate.crew is not None and evaluate.crew.number == cores
     assert found == pytest.approx(objective, rel=1e-4)
     expected = torch.cat([one.flatten() for one in gradients])
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))

@@ -4,61 +4,28 @@ Threads that share the work of every single operation wait for each other a thou
 the batches wait once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from scantune.prior import Statistics
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from scantune.threads import Threads
 
 
-MOST = 8
-"""Threads, each of which has a batch in memory."""
-
-
-class Crew:
-    """Threads that share the cores; they end when the crew is let go of.
+class Crew(Threads):
+    """Threads that measure batches, and take their gradients.
 
     Args:
         moving: The parameters whose gradient is wanted.
-        threads: How many.
+        number: How many threads there are.
     """
 
-    def __init__(self, moving: Sequence[nn.Parameter], threads: int) -> None:
-        self.moving, self.threads = moving, threads
+    def __init__(self, moving: Sequence[nn.Parameter], number: int) -> None:
+        super().__init__(number)
+        self.moving = moving
         self.kept: float | None = None
         """Bytes that a slice keeps for its gradient, once they are known."""
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="crew")
-        self._settle()
-
-    def _settle(self) -> None:
-        """Starts the threads, and has each use its share of the cores; others are left with as many as they had."""
-        together = torch.get_num_threads()
-        everyone = Barrier(self.threads)
-
-        def alone(_: int) -> None:
-            torch.get_num_threads()  # a thread's first question sets its number to the process's
-            torch.set_num_threads(max(together // self.threads, 1))
-            everyone.wait()
-
-        list(self._pool.map(alone, range(self.threads)))
-        torch.set_num_threads(together)
-
-    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The results of all items, in their order, with gradients where the caller has them."""
-        recorded = torch.is_grad_enabled()
-
-        def one(item: Item) -> Result:
-            with torch.set_grad_enabled(recorded):
-                return work(item)
-
-        return list(self._pool.map(one, items))
 
     def slopes(self, parts: Statistics, slope: Statistics) -> list[Tensor | None]:
         """The gradient at the moving parameters of what one batch adds, in one of the threads.

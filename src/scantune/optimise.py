@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scantune.crew import MOST, Crew
+from scantune.crew import Crew
 from scantune.errors import InputError
 from scantune.guard import Verdict
 from scantune.methods import ClosedForm, Method, Terms
@@ -17,6 +17,7 @@ from scantune.recording import foreign
 from scantune.replay import Replay
 from scantune.sampling import Sampling
 from scantune.solvers import Solver
+from scantune.threads import number_for
 from scantune.volumes import Batch, Volume
 
 OnStep = Callable[[int, int], None]
@@ -190,11 +191,9 @@ class Gradients:
         return known and foreign([self.method.network]) is None
 
     def _crew(self) -> Crew | None:
-        """Threads, where cores wait for them and no layer may mind to be called by two of them at once."""
-        threads = min(torch.get_num_threads(), len(self.volume.images), MOST)
-        if threads == 1 or self.volume.images.device.type != "cpu" or not self.method.reentrant:
-            return None
-        return Crew(self.moving, threads) if foreign([self.method.network]) is None else None
+        """Threads, where cores wait for them and neither the method nor a layer may mind to be called by two."""
+        number = number_for(self.method.network, self.volume.images) if self.method.reentrant else 1
+        return Crew(self.moving, number) if number > 1 else None
 
     def _once(self) -> Terms:
         if self.replay is None and self._replayable():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.tasks import Task
+from scantune.threads import Threads
 from scantune.volumes import together
 
 
@@ -59,27 +60,38 @@ class Scout:
         task: How the network's output is read.
         names: The perturbations.
         channels: How many channels of the input are the image; None for all. Others stay as they are.
+        threads: Share the slices, where there are any.
     """
 
     images: Tensor
     task: Task
     names: Sequence[str] = CHOSEN
     channels: int | None = None
+    threads: Threads | None = None
 
     @classmethod
-    def of(cls, images: Tensor, task: Task, names: Sequence[str] = CHOSEN, channels: int | None = None) -> "Scout":
+    def of(
+        cls,
+        images: Tensor,
+        task: Task,
+        names: Sequence[str] = CHOSEN,
+        channels: int | None = None,
+        threads: Threads | None = None,
+    ) -> "Scout":
         """Of at most `SLICES` slices of a scan."""
         number = len(images)
         chosen = torch.linspace(0, number - 1, min(SLICES, number)).round().long()
-        return cls(images[chosen.to(images.device)], task, names, channels)
+        return cls(images[chosen.to(images.device)], task, names, channels, threads)
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module) -> list[Tensor]:
         """The scan's own class probabilities `(slices, classes, *spatial)`, then those under each perturbation."""
         changes = [Perturbation(_same, _same), *(PERTURBATIONS[name] for name in self.names)]
         images = torch.cat([self._changed(change, self.images) for change in changes])
-        outputs = (self.task.probabilities(network(part)).float() for part in torch.split(images, together(images)))
-        each = torch.split(torch.cat(list(outputs)), len(self.images))
+        parts = torch.split(images, together(images))
+        outputs = [network(part) for part in parts] if self.threads is None else self.threads.each(network, parts)
+        found = torch.cat([self.task.probabilities(output).float() for output in outputs])
+        each = torch.split(found, len(self.images))
         return [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]
 
     def _changed(self, change: Perturbation, images: Tensor) -> Tensor:

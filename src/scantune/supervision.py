@@ -15,11 +15,12 @@ from scantune.guard import Decision, Guard, Look, Rules
 from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
-from scantune.prior import FieldOfExperts, sufficient
+from scantune.prior import FieldOfExperts, Statistics, sufficient
 from scantune.results import Survey
 from scantune.stability import CHOSEN, Scout
 from scantune.tasks import Task
-from scantune.volumes import Volume, together
+from scantune.threads import threads_for
+from scantune.volumes import Batch, Volume, together
 
 
 @torch.no_grad()
@@ -28,15 +29,22 @@ def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts
     probabilities: list[Tensor] = []
     maps: dict[str, list[Tensor]] = {}
     total: dict[str, Tensor] = {}
+
+    def look(part: Batch) -> tuple[Tensor, dict[str, Tensor], Statistics]:
+        recording = record(part.images)
+        found = {name: value.float().cpu() for name, value in task.maps(recording.output).items()}
+        statistics = {} if prior is None else prior.measure(recording, part.padding)
+        return task.probabilities(recording.output).float().cpu(), found, statistics
+
+    threads = threads_for(network, volume.images)
     with Recorder(network, [] if prior is None else prior.layers()) as record:
-        for part in volume.batches(together(volume.images)):
-            recording = record(part.images)
-            probabilities.append(task.probabilities(recording.output).float().cpu())
-            for name, value in task.maps(recording.output).items():
-                maps.setdefault(name, []).append(value.float().cpu())
-            if prior is not None:
-                for key, value in prior.measure(recording, part.padding).items():
-                    total[key] = total.get(key, 0) + value.double()
+        batches = volume.batches(together(volume.images))
+        for predicted, found, statistics in map(look, batches) if threads is None else threads.each(look, batches):
+            probabilities.append(predicted)
+            for name, value in found.items():
+                maps.setdefault(name, []).append(value)
+            for key, value in statistics.items():
+                total[key] = total.get(key, 0) + value.double()
     energies = {} if prior is None else prior.energies(sufficient(total))
     return Survey(
         torch.cat(probabilities),
@@ -122,7 +130,7 @@ def watch(
         stop: When a run ends before its last step.
         rules: What is asked of a step.
     """
-    scout = Scout.of(volume.images, before.task, names, source.channels)
+    scout = Scout.of(volume.images, before.task, names, source.channels, threads_for(source, volume.images))
     labels = scout.labels(source)
     rules = rules or Rules()
     rules = replace(rules, patience=sys.maxsize) if stop == "never" else rules

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-FEW, PIXELS = 4, 32 * 256 * 256
+FEW, PIXELS = 2, 32 * 256 * 256
 """What goes through a network together where no gradient is wanted: few slices on a CPU, so that features stay in its
 cache; many pixels elsewhere, so that a GPU is busy."""
 
