@@ -107,7 +107,7 @@ def test_a_site_and_a_model_in_memory_go_with_one_process():
 
 @pytest.mark.parametrize(
     ("scans", "gigabytes", "cores", "workers"),
-    [(3, 80, 16, 1), (100, 80, 16, 4), (100, 24, 16, 2), (100, 80, 4, 2), (100, 8, 16, 1)],
+    [(3, 80, 16, 1), (6, 80, 16, 2), (100, 80, 16, 4), (100, 24, 16, 2), (100, 80, 4, 2), (100, 8, 16, 1)],
 )
 def test_a_gpu_is_shared_by_as_many_as_it_has_room_and_scans_for(scans, gigabytes, cores, workers, monkeypatch):
     card = SimpleNamespace(total_memory=gigabytes * 2**30)

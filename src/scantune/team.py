@@ -29,7 +29,7 @@ AT_ONCE = 4
 EACH = 10 * 2**30
 """Bytes of a GPU that each of them may take."""
 
-WORTH = 4
+WORTH = 3
 """Scans that a process must get on a GPU to be worth the seconds in which it starts."""
 
 
