@@ -188,6 +188,14 @@ def test_scans_that_are_all_bad_are_the_users_fault(model, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
 
 
+def test_scans_of_a_site_are_not_adapted_to_side_by_side(model, tmp_path, capsys):
+    scans = [write(tmp_path / "in" / f"{name}.nii.gz", picture()) for name in "ab"]
+    words = ["adapt", *scans, "--model", model, "--out", str(tmp_path / "out"), "--site", "--workers", "2"]
+    assert main(words) == 2
+    assert "--site goes with one worker, got 2" in error_line(capsys)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def bad_words(toy, tmp_path, **wrong):
     """Words of `adapt` with some of them wrong."""
     options = {"model": toy, "out": str(tmp_path / "out"), "method": "source"} | wrong

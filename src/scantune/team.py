@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -184,7 +185,8 @@ class Team:
         threads = max(cores() // self.size, 1)
         light = replace(self.run, observer=Observer())  # a copy, without the model that is loaded
         process = context.Process(target=_work, args=(theirs, light, threads, len(self.members)), daemon=True)
-        process.start()
+        with _unheard():
+            process.start()
         theirs.close()
         return Member(process, ours)
 
@@ -200,6 +202,19 @@ class Team:
         return [] if member.scan is None else [member.scan]
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Let Ctrl-C, which is for the one who starts it, not reach a process that is started meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Relay(Observer):
     """Sends word of every step to the process that asked for the work."""
 
@@ -213,7 +228,7 @@ class _Relay(Observer):
 
 def _work(pipe: Connection, run: ScanRun, threads: int, number: int) -> None:
     """The life of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     gone = threading.Thread(
         target=when_gone, args=(os.getppid(), lambda: os.kill(os.getpid(), signal.SIGTERM)), daemon=True
