@@ -12,7 +12,7 @@ from plain import Plain
 from scantune.crew import Crew
 from scantune.experts import Recorder
 from scantune.methods import METHODS, Equipment
-from scantune.networks import lay_out
+from scantune.networks import lay_out, with_adaptors
 from scantune.optimise import Gradients
 from scantune.sampling import WholeVolume
 from scantune.stability import Scout
@@ -139,5 +139,6 @@ def test_networks_of_unknown_make_and_other_methods_go_one_batch_at_a_time(toy, 
     network = deepcopy(toy.network)
     network.task.add_module("strange", Strange())
     assert evaluation(toy, images, network=network)[0].crew is None
+    assert evaluation(toy, images, network=with_adaptors(toy.network))[0].crew is None
     assert evaluation(toy, images, method="entropy")[0].crew is None
     assert evaluation(toy, images[:1])[0].crew is None

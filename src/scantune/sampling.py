@@ -109,7 +109,7 @@ class WholeVolume(Sampling):
             crew.add(crew.each(lambda parts: crew.slopes(parts, slope), measured))
         else:
             crew.add(crew.each(lambda batch: crew.slopes(method.measure(batch), slope), batches))
-        return terms
+        return terms.detached()
 
     def _gradient(self, method: Method, volume: Volume) -> Terms:
         batches = volume.batches(self._size(volume))

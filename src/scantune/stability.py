@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.tasks import Task
-from scantune.threads import Threads
+from scantune.threads import Threads, number_for
 from scantune.volumes import together
 
 
@@ -89,7 +89,9 @@ class Scout:
         changes = [Perturbation(_same, _same), *(PERTURBATIONS[name] for name in self.names)]
         images = torch.cat([self._changed(change, self.images) for change in changes])
         parts = torch.split(images, together(images))
-        outputs = [network(part) for part in parts] if self.threads is None else self.threads.each(network, parts)
+        # What was adapted may have got what two threads must not call at once.
+        threads = self.threads if number_for(network, images) > 1 else None
+        outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
         found = torch.cat([self.task.probabilities(output).float() for output in outputs])
         each = torch.split(found, len(self.images))
         return [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]

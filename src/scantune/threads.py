@@ -59,7 +59,8 @@ class Threads:
 def number_for(network: nn.Module, images: Tensor) -> int:
     """How many threads pay for images `(slices, channels, *spatial)`; 1 where a layer may mind to be called by two."""
     number = min(torch.get_num_threads(), len(images), MOST)
-    return number if number > 1 and images.device.type == "cpu" and foreign([network]) is None else 1
+    minds = foreign([network]) is not None or any(getattr(part, "alone", False) for part in network.modules())
+    return number if number > 1 and images.device.type == "cpu" and not minds else 1
 
 
 def threads_for(network: nn.Module, images: Tensor) -> Threads | None:

@@ -1,7 +1,7 @@
 """Adaptors: small networks put into a trained one at test time (He et al. 2021)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -136,6 +136,9 @@ class AdaptedNetwork(AdaptableNetwork):
         network: What the adaptors are put into; its parts are shared, not copied.
         adaptors: They are moved to where the network is.
     """
+
+    alone: ClassVar[bool] = True
+    """Not to be called by two threads at once, for they would hear each other's hooks."""
 
     def __init__(self, network: AdaptableNetwork, adaptors: Adaptors) -> None:
         super().__init__(network.normalizer, network.task, network.channels, network.shrink)
