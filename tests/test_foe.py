@@ -15,7 +15,7 @@ from scantune.fit import fit
 from scantune.methods import METHODS, Equipment
 from scantune.methods.foe import FoEOptions
 from scantune.methods.measuring import alike
-from scantune.networks import Single
+from scantune.networks import Behind, Half, Single
 from scantune.optimise import Gradients
 from scantune.preprocess import Preprocessing
 from scantune.sampling import WholeVolume
@@ -246,6 +246,24 @@ def test_half_precision_gives_the_objective_and_the_gradient_up_to_rounding(meth
     assert runner.finer()
     torch.testing.assert_close(runner._slope(scan.spread(4), moving), exact)
     assert not runner.finer()
+    runner.finish()
+
+
+class Rough(Behind):
+    """As if half precision held two digits."""
+
+    def halved(self, image):
+        return (8 * super().halved(image)).round() / 8
+
+
+@pytest.mark.parametrize(("tried", "found"), [([Rough, Behind], Half), ([Rough], Single), ([Behind, Rough], Half)])
+def test_as_much_is_in_half_precision_as_gives_the_same_objective_and_gradient(tried, found, toy, priors, monkeypatch):
+    runner, _ = ready(toy, priors["gaussian"], "foe-cnn")
+    plain = runner.network.normalizer
+    monkeypatch.setattr("scantune.methods.foe.gates", lambda _: tried)
+    runner.halve(Volume(toy_scan(167)[0] ** 1.5))
+    assert type(runner.measuring.precision) is found
+    assert type(runner.network.normalizer) is (Behind if found is Half else type(plain))
     runner.finish()
 
 

@@ -138,8 +138,11 @@ class FoECNN(Method):
     def start(self, volume: Volume, generator: torch.Generator) -> None:
         """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""
         super().start(volume, generator)
-        if not (volume.images.is_cuda and self.frozen):
-            return
+        if volume.images.is_cuda and self.frozen:
+            self.halve(volume)
+
+    def halve(self, volume: Volume) -> None:
+        """Half precision in as much of the network as the objective and the gradient of a few slices allow."""
         few = volume.spread(FEW)
         moving = list(self.parameters(self.network).values())
         exact = self._slope(few, moving)
