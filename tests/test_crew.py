@@ -73,6 +73,8 @@ def test_threads_come_to_the_plain_renderings_objective_and_gradient(kept, padde
     evaluate, found, gradient = evaluation(toy, images, padding, kept)
     assert evaluate.crew is not None and evaluate.crew.number == cores
     assert found == pytest.approx(objective, rel=1e-4)
+    alone = evaluate.sampling.objective(evaluate.method, evaluate.volume, torch.Generator())
+    assert float(alone.objective) == pytest.approx(objective, rel=1e-4)
     expected = torch.cat([one.flatten() for one in gradients])
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 

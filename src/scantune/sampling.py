@@ -136,7 +136,7 @@ class WholeVolume(Sampling):
     @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The whole volume's objective."""
-        return method.terms(_sum(method, volume.batches(self._size(volume)), {}))
+        return method.terms(_total(method.measured(volume, self._size(volume))))
 
     def of_batch(self, batch: int) -> Self:
         """The same with so many slices at a time."""

@@ -15,6 +15,7 @@ from scantune.prior import FieldOfExperts, Statistics
 from scantune.settings import settings_from_table
 from scantune.stability import CHOSEN
 from scantune.tasks import Task
+from scantune.threads import threads_for
 from scantune.volumes import Batch, Volume
 
 
@@ -151,6 +152,12 @@ class Method(ABC):
     @abstractmethod
     def measure(self, batch: Batch) -> Statistics:
         """Statistics of a batch that add up over slices; differentiable."""
+
+    def measured(self, volume: Volume, size: int) -> Iterable[Statistics]:
+        """Statistics of all batches of so many slices, by several threads where that pays; for no gradient."""
+        threads = threads_for(self.network, volume.images) if self.reentrant else None
+        batches = volume.batches(size)
+        return map(self.measure, batches) if threads is None else threads.each(self.measure, batches)
 
     @abstractmethod
     def terms(self, statistics: Statistics) -> Terms:

@@ -238,7 +238,7 @@ class FoECNNPCA(FoECNN):
     @torch.no_grad()
     def _patches(self, volume: Volume) -> float:
         """How many are active."""
-        counted = [self.measure(batch) for batch in volume.batches(together(volume.images))]
+        counted = self.measured(volume, together(volume.images))
         return sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
 
     def terms(self, statistics: Statistics) -> Terms:
