@@ -65,6 +65,15 @@ def test_sums_and_their_gradient_are_those_of_the_plain_moments(channels, dtype,
     assert_close(moments.slopes(values, weights, center, units, back), plain.grad, dtype)
 
 
+def test_of_no_pixel_at_all_nothing_is_summed_or_counted():
+    """Where no patch is active, there is no loading."""
+    nothing, center = features(5)[:0], torch.zeros(5, device=DEVICE)
+    assert not moments.measure(nothing, None, center, in_units(5)).any()
+    assert moments.slopes(nothing, None, center, in_units(5), in_units(5)).shape == nothing.shape
+    assert not binning.counts(nothing, None, center + 1, center, 21).any()
+    assert binning.slopes(nothing, None, center + 1, center, torch.zeros(22, 5, device=DEVICE)).shape == nothing.shape
+
+
 @precisions
 @widths
 def test_the_bump_and_its_gradients_are_those_of_the_formula(channels, dtype):

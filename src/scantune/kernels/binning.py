@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scantune.kernels.layout import cells, like, table, tiling, weighed
+from scantune.kernels.layout import cells, like, shares, table, tiling, weighed
 
 STRETCH = 8
 """Points of a stretch."""
@@ -89,16 +89,15 @@ def _counted(
 ) -> Tensor:
     pixels = table(values)
     number, channels = pixels.shape
-    groups, blocks = -(-channels // WIDE), -(-number // BLOCK)
-    rounds = triton.next_power_of_2(-(-blocks // max(PROGRAMS // groups, 1)))
-    shares = -(-blocks // rounds)
-    parts = torch.empty(shares, channels, STRETCHES, 2 * STRETCH, device=values.device)
+    groups = -(-channels // WIDE)
+    programs, rounds = shares(-(-number // BLOCK), max(PROGRAMS // groups, 1))
+    parts = torch.empty(programs, channels, STRETCHES, 2 * STRETCH, device=values.device)
     arguments = (pixels, bias, weighed(weights, pixels), rise, start, result, parts, *pixels.shape, points - 1, rounds)
-    _counts[(groups, shares)](*arguments, BLOCK, WIDE, STRETCH, STRETCHES, weights is not None, activated)
+    _counts[(groups, programs)](*arguments, BLOCK, WIDE, STRETCH, STRETCHES, weights is not None, activated)
     found = torch.empty(1 + points, channels, dtype=torch.double, device=values.device)
     counted = found if weights is None else weights.sum(dtype=torch.double)
-    chunks = triton.next_power_of_2(-(-shares // ROWS))
-    sizes = (number, channels, points, shares, chunks, ROWS, SOME, STRETCH, STRETCHES)
+    chunks = triton.next_power_of_2(-(-programs // ROWS))
+    sizes = (number, channels, points, programs, chunks, ROWS, SOME, STRETCH, STRETCHES)
     _totals[(channels, -(-points // SOME))](parts, counted, found, *sizes, weights is not None)
     return found
 

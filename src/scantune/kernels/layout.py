@@ -33,8 +33,17 @@ def tiling(pixels: Tensor) -> tuple[tuple[int, int], int, int]:
 def sharing(pixels: Tensor) -> tuple[tuple[int, int], int, int, int]:
     """As `tiling`, for programs that go through several tiles each; and through how many."""
     (blocks, groups), block, wide = tiling(pixels)
-    rounds = triton.next_power_of_2(-(-blocks // max(PROGRAMS // groups, 1)))
-    return (-(-blocks // rounds), groups), block, wide, rounds
+    programs, rounds = shares(blocks, max(PROGRAMS // groups, 1))
+    return (programs, groups), block, wide, rounds
+
+
+def shares(blocks: int, most: int) -> tuple[int, int]:
+    """How many programs share so many blocks, about `most` of them, and how many blocks each goes through.
+
+    Where there is no pixel at all, because no patch is active, one program finds nothing to sum.
+    """
+    rounds = triton.next_power_of_2(max(-(-blocks // most), 1))
+    return max(-(-blocks // rounds), 1), rounds
 
 
 def weighed(weights: Tensor | None, pixels: Tensor) -> Tensor:
