@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import scantune
-from scantune.methods import METHODS, Equipment
+from scantune.methods import METHODS, Equipment, FoECNN
 from scantune.networks import lay_out
 from scantune.optimise import Schedule, optimise
 from scantune.preprocess import Prepared
@@ -59,8 +59,8 @@ def expected(probabilities: Tensor, labels: Tensor, structures: int) -> list[flo
 class Looker:
     """Notes a row per look; the first is of the source network."""
 
-    def __init__(self, scan: Volume, reference: Tensor, task: Any, channels: int | None) -> None:
-        self.scan, self.reference, self.task = scan, reference, task
+    def __init__(self, scan: Volume, reference: Tensor, task: Any, channels: int | None, prior: Any) -> None:
+        self.scan, self.reference, self.task, self.prior = scan, reference, task, prior
         self.scout = Scout.of(scan.images, task, tuple(PERTURBATIONS), channels)
         self.source: list[Tensor] = []
 
@@ -74,6 +74,9 @@ class Looker:
         mean = torch.stack(every).mean(0)
         if not self.source:
             self.source = [labels, mean]
+        weighed = {}
+        if structures == 1 and self.prior is not None:
+            weighed = {"cnn": survey(network, self.scan, self.task, self.prior).energy}
         entropy = -(every[0] * every[0].clamp_min(1e-9).log()).sum(1)
         return {
             "dice": agreements(whole, self.reference, structures),
@@ -87,6 +90,7 @@ class Looker:
             "expected, source mean": expected(self.source[1], labels, structures),
             "source expected, mean": expected(mean, self.source[0], structures),
             "entropy": float(entropy.mean()),
+            **weighed,
         }
 
 
@@ -104,7 +108,9 @@ def follow(model: scantune.Model, scan: Volume, reference: Tensor, run: str) -> 
     name, schedule, options, every = RUNS[run]
     runner = METHODS[name](Equipment(model.task, model.prior, model.helpers), options)
     network = runner.equip(deepcopy(model.network), scan).requires_grad_(False)
-    looker = Looker(scan, reference, model.task, network.channels)
+    # Of one structure alone the guard weighs the energy where a method does not; the trace of others has it.
+    weighing = None if isinstance(runner, FoECNN) else model.prior
+    looker = Looker(scan, reference, model.task, network.channels, weighing)
     path: dict[int, dict[str, Any]] = {0: looker(model.network)}
 
     def look(step: int, _steps: int) -> None:

@@ -1,10 +1,16 @@
 """What the guard lets pass, on label maps of a hundred pixels and looks made by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from conftest import SEGMENTATION, toy_scan
+from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.calibration import Calibration, Levels
 from scantune.guard import Guard, Look, Rules
+from scantune.supervision import survey, watch
+from scantune.volumes import Volume
 
 RULES = Rules(charge=0.1, worst=0.5, patience=3, fall=0.5)
 SITE = Calibration(Levels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
@@ -82,6 +88,18 @@ def test_a_failed_prediction_may_change_wholly_if_scan_and_prediction_become_tho
     assert guard.decision().reason == "the source prediction had odd proportions, which became usual."
 
 
+def test_usual_proportions_may_not_become_odd_however_stable():
+    """The first structure has 0.6 of the foreground in source subjects, give or take 0.1."""
+    for source, step, verdict in (
+        ((60, 40), (79, 21), "accepted"),
+        ((60, 40), (81, 19), "refused"),
+        ((35, 65), (36, 64), "accepted"),
+        ((35, 65), (34, 66), "refused"),
+    ):
+        assert Guard(look(0.8, counts=source), RULES, SITE).verdict(look(0.9, counts=step)) == verdict
+    assert Guard(look(0.8), RULES).verdict(look(0.9, counts=(81, 19))) == "accepted"
+
+
 def test_a_usual_prediction_needs_no_repair():
     assert Guard(look(0.97), RULES, SITE).verdict(look(0.9, 0.1), TYPICAL) == "refused"
 
@@ -100,6 +118,17 @@ def test_of_one_structure_alone_the_energy_must_fall_too():
     assert Guard(source, RULES, energy=0.2).verdict(step, None) == "accepted"
     assert Guard(source, RULES).verdict(step, 0.11) == "accepted"
     assert Guard(look(0.8), RULES, energy=0.2).verdict(look(0.9), 0.19) == "accepted"
+
+
+def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_know_it(toy):
+    network, scan = AdaptableNetwork.default(classes=2, width=8).eval(), Volume(toy_scan(300)[0])
+    prior = FieldOfExperts.fit(network, toy.volumes[:2])
+    before = survey(network, scan, SEGMENTATION, prior)
+    watched = watch(network, scan, before, prior)
+    assert watched.weigh(network) == pytest.approx(before.energy)
+    unsure = replace(watched, guard=Guard(Look((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
+    assert (unsure.verdict(network, None), unsure.verdict(network, 0.4 * before.energy)) == ("refused", "accepted")
+    assert watch(toy.network, scan, survey(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).weigh is None
 
 
 def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():

@@ -45,12 +45,13 @@ class Rules:
     """After so many looks without a better one the run ends."""
     fall: float = 0.5
     """Where there is one structure alone, such as lesions, its stability says less: then the scan's energy must also
-    fall to this share of what it was, if it is known."""
+    fall to this share of what it was, if there is a prior to tell."""
     failed: float = 3.0
     """A source prediction whose proportions are odder than this, in deviations of source subjects, has failed: then a
     step may change it wholly if that repairs it."""
     usual: float = 2.0
-    """A repaired prediction is at most this odd, and its scan as typical as a source subject."""
+    """A repaired prediction is at most this odd, and its scan as typical as a source subject; any other step may not
+    become odder than this, unless the source prediction is."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Guard:
         score, lost = look.score(self.rules), self.lost(look)
         self.emptied |= lost
         repairs = not self.repaired and self.repairs(look, energy)
-        if not lost and ((score > self.bar and self.explains(energy)) or repairs):
+        if not lost and ((score > self.bar and self.explains(energy) and not self.spoils(look)) or repairs):
             self.best, self.bar, self.without = look, score, 0
             self.repaired |= repairs
             return "accepted"
@@ -134,6 +135,10 @@ class Guard:
         if len(self.source.counts) > 1 or energy is None or self.energy is None:
             return True
         return energy <= self.rules.fall * self.energy
+
+    def spoils(self, look: Look) -> bool:
+        """Whether proportions that were usual, or less odd, become odd."""
+        return self.oddness(look) > max(self.oddness(self.source), self.rules.usual)
 
     def repairs(self, look: Look, energy: float | None) -> bool:
         """Whether a source prediction that has failed becomes one of a source subject."""

@@ -2,16 +2,17 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from scantune.experts import Recorder
-from scantune.guard import Decision, Guard, Look, Rules
+from scantune.guard import Decision, Guard, Look, Rules, Verdict
 from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
@@ -70,6 +71,7 @@ class Watch:
         guard: Judges what the scout sees.
         level: The energy at which a run has arrived.
         needless: Why there is nothing to adapt; empty where there is.
+        weigh: Measures a network's energy, for methods that do not know it; None where it would say nothing.
     """
 
     scout: Scout
@@ -78,15 +80,22 @@ class Watch:
     guard: Guard
     level: float = -math.inf
     needless: str = ""
+    weigh: Callable[[nn.Module], float | None] | None = None
 
     def look(self, network: nn.Module) -> Look:
         """What can be told of a network's prediction."""
         return Look.at(self.scout.labels(network), self.structures, self.source)
 
+    def verdict(self, network: nn.Module, energy: float | None) -> Verdict:
+        """The guard's on a network, with its energy where the method knows it."""
+        if energy is None and self.weigh is not None:
+            energy = self.weigh(network)
+        return self.guard.verdict(self.look(network), energy)
+
     def brakes(self, network: nn.Module, steps: int, elsewhere: bool) -> Brakes:
         """For a run of this network; a start elsewhere than at the source is judged as a step is."""
         every = max(steps // LOOKS, 1)
-        return Brakes(lambda energy: self.guard.verdict(self.look(network), energy), self.level, every, elsewhere)
+        return Brakes(lambda energy: self.verdict(network, energy), self.level, every, elsewhere)
 
 
 LOOKS = 12
@@ -142,7 +151,14 @@ def watch(
         if before.energy <= known.levels.low:
             theirs = f"energy {before.energy:.4g}, theirs from {known.levels.low:.4g}"
             needless = f"the scan is as typical as source subjects: {theirs}."
-    return Watch(scout, before.structures, labels[0], guard, level, needless)
+    weigh = None
+    if before.structures == 1 and before.energy is not None:
+        weigh = partial(_energy, volume=volume, task=before.task, prior=prior)
+    return Watch(scout, before.structures, labels[0], guard, level, needless, weigh)
+
+
+def _energy(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> float | None:
+    return survey(network, volume, task, prior).energy
 
 
 def run(
@@ -193,7 +209,7 @@ def decide(done: Run, watched: Watch) -> Decision:
     if not course.trace:
         return Decision("skipped", "no step was asked for.")
     if course.end < done.origin and not done.judged:
-        watched.guard.verdict(watched.look(done.network), course.trace[course.best or 0].get("cnn"))
+        watched.verdict(done.network, course.trace[course.best or 0].get("cnn"))
     decision = watched.guard.decision()
     if decision.action == "kept" and not course.end < done.origin:
         return replace(decision, action="rolled back", reason="the objective ended no lower than the source's.")
