@@ -302,7 +302,7 @@ def test_a_value_that_is_no_number_is_found_in_the_counts():
     assert found.sum(0).isnan().tolist() == [False, False, False, True, False]
 
 
-@pytest.mark.parametrize("density", ["gaussian", "kde", "histogram"])
+@pytest.mark.parametrize("density", ["gaussian", "histogram"])
 def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, density, monkeypatch):
     task = deepcopy(toy.network.task).to(DEVICE).requires_grad_(False)
     prior = FieldOfExperts.fit(task, [features(1, size=(2, 32, 32))], density=density, patches=TOY_PATCHES)

@@ -75,7 +75,7 @@ def test_adapting_is_a_bar_with_the_scans_name_on_a_terminal(screen):
         display.begin(["sub-[1]", "sub-2"])
         for outcome in (kept, failed):
             display.start(outcome.name)
-            display.step(1, 1)
+            display.step(outcome.name, 1, 1)
             display.progress.refresh()
             display.end(outcome)
     drawn = screen.drawn()
