@@ -93,6 +93,8 @@ def test_scores_become_tables(rules, tmp_path, monkeypatch, capsys):
         in printed
     )
     assert "| toys | 1 | 1 | 1.00 | 1 of 1 | 0 of 1 |" in printed
+    assert "The mean of a centre changes by +0.1000 at the least (toys, A)" in printed
+    assert "Rolled back are 0 of 1 shifted scans" in printed
 
 
 def test_a_path_notes_what_could_be_known_and_what_could_not(toy):
