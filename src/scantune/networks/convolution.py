@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
-from scantune.networks import narrow
+from scantune.networks import narrow, upsampled
+from scantune.networks.upsampled import Beside, mirrored
 
 FEW = {(16, 16), (16, 32), (32, 16), (16, 48), (48, 16)}
 """From and to how many channels our own kernel convolves faster than a library, in half precision."""
@@ -23,8 +24,10 @@ MANY = 64
 class Convolution(nn.Conv2d):
     """A 3 x 3 convolution of stride 1 whose pictures keep their size."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | Beside) -> Tensor:
         """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
+        if isinstance(input, Beside):
+            return upsampled.convolve(input, self.weight, self.bias)
         one, other = sorted((self.in_channels, self.out_channels))
         if not usable(input):
             # By its weights, features are channels last here: nothing else is known of what may follow.
@@ -40,6 +43,12 @@ class Convolution(nn.Conv2d):
         if dtype.itemsize == 2 and self._is_few() and input.numel() // self.in_channels * other < 2**31:
             return _Few.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         return super().forward(input)
+
+    def takes(self, features: Beside) -> bool:
+        """Whether features may come as they are, without being upsampled and joined."""
+        frozen = not self.weight.requires_grad and (self.bias is None or not self.bias.requires_grad)
+        last = self.weight.stride(1) == 1 and self.weight.dtype == features.small.dtype == features.large.dtype
+        return frozen and last and features.small.device.type == "cpu" and not usable(features.small)
 
     def _is_few(self) -> bool:
         """Whether there is a kernel for the convolution, for its gradient by features or by weights."""
@@ -159,12 +168,7 @@ class _Frozen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        return F.conv2d(gradients[0], _mirrored(weight), padding=1), None, None
-
-
-def _mirrored(weight: Tensor) -> Tensor:
-    """Weights of the convolution that leads from gradients of outputs to those of inputs."""
-    return weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+        return F.conv2d(gradients[0], mirrored(weight), padding=1), None, None
 
 
 def _is_summed(inputs: int, outputs: int) -> bool:
@@ -193,7 +197,7 @@ class _Few(torch.autograd.Function):
         if ctx.needs_input_grad[0] and weight.shape[:2] in FEW:
             ours = convolve(gradient, taps(weight, gradient.dtype).flip(0).transpose(1, 2))
         elif ctx.needs_input_grad[0]:
-            ours = F.conv2d(gradient, _mirrored(weight.to(gradient)), padding=1)
+            ours = F.conv2d(gradient, mirrored(weight.to(gradient)), padding=1)
         if ctx.needs_input_grad[1] and _is_summed(*weight.shape[1::-1]):
             theirs = correlate(features, gradient).to(weight)
         elif ctx.needs_input_grad[1]:

@@ -8,8 +8,10 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.kernels import usable
+from scantune.networks.convolution import Convolution
 from scantune.networks.dimensions import layers
 from scantune.networks.layout import FORMATS
+from scantune.networks.upsampled import Beside
 
 
 class ConvUnit(nn.Sequential):
@@ -84,7 +86,7 @@ class UNet(nn.Module):
             skips.append(skip)
         x = self.down[-1](x)
         for level, skip in zip(self.up, reversed(skips), strict=True):
-            x = level(self._joined(x, skip))
+            x = level(self._joined(x, skip, level.get_submodule("first.conv")))
         return self.classify(x)  # type: ignore[no-any-return]
 
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,13 +97,15 @@ class UNet(nn.Module):
             return halve(x)
         return x, self.pool(x)
 
-    def _joined(self, x: Tensor, skip: Tensor) -> Tensor:
-        """Features at the size of others, and these."""
+    def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor | Beside:
+        """Features at the size of others, and these, for a convolution."""
         doubled = all(new == 2 * old for new, old in zip(skip.shape[2:], x.shape[2:], strict=True))
         if usable(x) and x.ndim == 4 and doubled and x.dtype == skip.dtype:
             from scantune.kernels.upsampling import double_beside
 
             return double_beside(x, skip)
+        if doubled and isinstance(conv, Convolution) and conv.takes(beside := Beside(x, skip)):
+            return beside
         return torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1)
 
     def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:

@@ -1,0 +1,164 @@
+"""3 x 3 convolutions of upsampled features beside others, on a CPU: without upsampling them, and without joining them.
+
+Features that are linearly upsampled by two are features whose pixels are repeated, then smoothed by [1 2 1] / 4 along
+each axis. Smoothing may as well come after the convolution, whose outputs are fewer than its inputs; and of repeated
+pixels a convolution sees 2 x 2 at a time, not 3 x 3, so that four convolutions of 2 x 2 on the small picture, one for
+each place in a repeated pixel, give it at 4/9 of the multiplications.
+
+In this account features go on beyond the border, where to a convolution they are zero: what they would add to the
+outermost rows and columns is subtracted.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SEEN = (((1, 1, 0), (0, 0, 1)), ((1, 0, 0), (0, 1, 1)))
+"""Which of three weights meet a repeated pixel: at the last place of one pixel and at the first of the next, those that
+meet the one and those that meet the next."""
+
+SIDES = ((0, 0), (-1, 2))
+"""The outermost pixels of an axis, and the weights that reach beyond them."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Features at half the size of others, and these: what a convolution of both is to take.
+
+    Args:
+        small: `(slices, channels, height / 2, width / 2)`, to be upsampled.
+        large: `(slices, others, height, width)`.
+    """
+
+    small: Tensor
+    large: Tensor
+
+
+def mirrored(weight: Tensor) -> Tensor:
+    """Weights of the convolution that leads from gradients of outputs to those of inputs."""
+    return weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+
+
+def convolve(features: Beside, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution of both, upsampled ones first.
+
+    Args:
+        features: The features.
+        weight: `(outputs, channels + others, 3, 3)`, which do not move.
+        bias: `(outputs,)`, likewise.
+
+    Returns:
+        `(slices, outputs, height, width)`, channels last in memory.
+    """
+    return _Convolve.apply(features.small, features.large, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Convolve(torch.autograd.Function):
+    """Keeps the weights alone."""
+
+    @staticmethod
+    def forward(ctx: Any, small: Tensor, large: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.channels = small.shape[1]
+        ours, theirs = _parted(weight, ctx.channels)
+        result = F.conv2d(_repeated(small, ours), _smoothing(ours), bias, groups=len(ours))
+        _trim(result, small, ours)
+        return result.add_(F.conv2d(large, theirs, padding=1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (weight,) = ctx.saved_tensors
+        (gradient,) = gradients
+        ours, theirs = _parted(weight, ctx.channels)
+        small = large = None
+        if ctx.needs_input_grad[0]:
+            small = _gathered(F.conv2d(gradient, _smoothing(ours), padding=2, groups=len(ours)), ours)
+            _trim_gradient(small, gradient, ours)
+        if ctx.needs_input_grad[1]:
+            large = F.conv2d(gradient, mirrored(theirs), padding=1)
+        return small, large, None, None
+
+
+def _parted(weight: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """The weights of upsampled features, and of the others."""
+    first, second = weight[:, :channels], weight[:, channels:]
+    return first.contiguous(memory_format=torch.channels_last), second.contiguous(memory_format=torch.channels_last)
+
+
+def _corners(weight: Tensor) -> Tensor:
+    """The four convolutions of 2 x 2, `(2 * 2 * outputs, channels, 2, 2)`: by place in a pixel, row and column."""
+    outputs, channels = weight.shape[:2]
+    found = _seen(weight.dtype) @ weight.permute(0, 2, 3, 1).reshape(outputs, 9, channels)
+    by_place = found.view(outputs, 2, 2, 2, 2, channels).permute(1, 2, 0, 5, 3, 4)
+    return by_place.flatten(0, 2).contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _seen(dtype: torch.dtype) -> Tensor:
+    """Which of nine weights meet which of four pixels, by place: `(16, 9)`."""
+    seen = torch.tensor(SEEN, dtype=dtype)
+    return torch.einsum("pkr,qlc->pqklrc", seen, seen).reshape(16, 9)
+
+
+def _smoothing(weight: Tensor) -> Tensor:
+    each = weight.new_tensor((0.25, 0.5, 0.25))
+    return (each[:, None] * each).expand(len(weight), 1, 3, 3).contiguous(memory_format=torch.channels_last)
+
+
+def _repeated(small: Tensor, weight: Tensor) -> Tensor:
+    """The convolution of repeated pixels, and of one more on each side: `(slices, outputs, height + 2, width + 2)`."""
+    wide = F.pad(small, (1, 1, 1, 1), mode="replicate")
+    places = F.conv2d(wide, _corners(weight)).movedim(1, -1)
+    slices, rows, columns, _ = places.shape
+    in_rows = places.reshape(slices, rows, columns, 2, 2, -1).transpose(2, 3)
+    return in_rows.reshape(slices, 2 * rows, 2 * columns, -1).movedim(-1, 1)
+
+
+def _gathered(gradient: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of `_repeated`."""
+    slices, outputs, height, width = gradient.shape
+    in_rows = gradient.movedim(1, -1).reshape(slices, height // 2, 2, width // 2, 2, outputs)
+    places = in_rows.transpose(2, 3).reshape(slices, height // 2, width // 2, 4 * outputs).movedim(-1, 1)
+    wide = F.conv2d(places, mirrored(_corners(weight)), padding=1)
+    for axis in (2, 3):
+        for inner, outer in ((1, 0), (-2, -1)):
+            wide.select(axis, inner).add_(wide.select(axis, outer))
+    return wide[:, :, 1:-1, 1:-1].contiguous(memory_format=torch.channels_last)
+
+
+def _trim(result: Tensor, small: Tensor, weight: Tensor) -> None:
+    """Takes away what features beyond the border have added."""
+    slices, outputs = result.shape[:2]
+    for axis in (2, 3):
+        reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
+        for side, tap in SIDES:
+            each = weight.select(axis, tap).transpose(1, 2).flatten(0, 1) @ small.select(axis, side)
+            result.select(axis, side).sub_(each.reshape(slices, outputs, -1) @ reach)
+
+
+def _trim_gradient(small: Tensor, gradient: Tensor, weight: Tensor) -> None:
+    """The gradient of `_trim`."""
+    slices, outputs = gradient.shape[:2]
+    for axis in (2, 3):
+        reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
+        for side, tap in SIDES:
+            each = (gradient.select(axis, side) @ reach.T).reshape(slices, 3 * outputs, -1)
+            small.select(axis, side).sub_(weight.select(axis, tap).permute(1, 0, 2).flatten(1) @ each)
+
+
+@cache
+def _reach(length: int, beyond: bool, dtype: torch.dtype) -> Tensor:
+    """What three weights see of a row that is upsampled, `(3 * length, 2 * length)`.
+
+    Args:
+        length: Of the row.
+        beyond: Whether the row goes on beyond its ends.
+        dtype: Of the result.
+    """
+    row = F.interpolate(torch.eye(length, dtype=dtype)[None], scale_factor=2, mode="linear", align_corners=False)
+    wide = F.pad(row, (1, 1), mode="replicate" if beyond else "constant")[0]
+    return torch.cat([wide[:, tap : tap + 2 * length] for tap in range(3)])
