@@ -20,12 +20,18 @@ class Plain:
     """One network and its prior; `objective` can be differentiated, `epoch` does what a step of the paper does."""
 
     def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts) -> None:
-        self.network = deepcopy(network).eval().requires_grad_(True)
+        self.network = network.eval()
         self.prior = prior
+        self.term = torch.zeros(())
         self.features: dict[str, Tensor] = {}
         modules = dict(self.network.task.named_modules())
         for layer in prior.layers():
             modules[layer].register_forward_hook(self._keep(layer))
+
+    @classmethod
+    def of(cls, network: AdaptableNetwork, prior: FieldOfExperts) -> "Plain":
+        """Of a copy of the network, every parameter's gradient on."""
+        return cls(deepcopy(network).requires_grad_(True), prior)
 
     def _keep(self, layer: str):
         def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -45,7 +51,7 @@ class Plain:
                 outside = F.adaptive_max_pool2d(padding.float(), channels.shape[2:]) > 0
                 samples = samples[:, ~outside.flatten()]
             layers.append(self._divergence(field, samples))
-        term = torch.stack(layers).mean()
+        self.term = term = torch.stack(layers).mean()
         if "pca" not in self.prior.families:
             return term
         loadings = self._loadings(output, padding)

@@ -164,7 +164,7 @@ def test_a_rollback_returns_the_source(toy, monkeypatch):
 
     monkeypatch.setattr(supervision.Guard, "decision", lambda _: Decision("rolled back", "because."))
     scan = toy_scan(106)[0] ** 2
-    result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3)
+    result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, device="cpu")
     assert result.decision.reason == "because."
     assert torch.equal(result.prediction, result.source_prediction)
     assert torch.equal(result.network(scan), toy.network(scan))
@@ -184,7 +184,7 @@ def test_a_typical_scan_is_left_as_it_is(method, toy, calibrated):
     scan = toy_scan(100)[0]
     low = 2 * toy.prior.energy(toy.network, scan)
     calibrated = replace(calibrated, calibration=replace(calibrated.calibration, levels=Levels(low, low, 1.0)))
-    result = scantune.adapt(toy.network, scan, prior=calibrated, method=method)
+    result = scantune.adapt(toy.network, scan, prior=calibrated, method=method, device="cpu")
     assert result.decision.action == "skipped"
     assert result.decision.reason == (
         f"the scan is as typical as source subjects: energy {low / 2:.4g}, theirs from {low:.4g}."
@@ -308,7 +308,7 @@ def test_zero_steps_are_the_source(toy):
 
 def test_zero_steps_are_the_source_for_methods_that_jump_too(toy):
     scan = toy_scan(109)[0] ** 2
-    result = scantune.adapt(toy.network, scan, method="batchnorm", steps=0, guard=False)
+    result = scantune.adapt(toy.network, scan, method="batchnorm", steps=0, guard=False, device="cpu")
     assert result.trace == []
     assert torch.equal(result.network(scan), toy.network(scan))
 

@@ -69,7 +69,7 @@ def test_threads_come_to_the_plain_renderings_objective_and_gradient(kept, padde
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :7] = True
         padding[2, :, :9] = True  # every slice has its own
-    objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
+    objective, gradients = Plain.of(toy.network, toy.prior).gradient(images, padding)
     evaluate, found, gradient = evaluation(toy, images, padding, kept)
     assert evaluate.crew is not None and evaluate.crew.number == cores
     assert found == pytest.approx(objective, rel=1e-4)

@@ -50,7 +50,7 @@ def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padde
     if padded:
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :11] = True
-    objective, gradients = Plain(toy.network, toy.prior).gradient(images, padding)
+    objective, gradients = Plain.of(toy.network, toy.prior).gradient(images, padding)
     volume = Volume(images.to(DEVICE), None if padding is None else padding.to(DEVICE))
     found, its, terms = fast(toy, toy.prior, volume, sampling, layout)
     assert terms.valid
