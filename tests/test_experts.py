@@ -6,7 +6,16 @@ from torch import nn
 
 from conftest import TOY_PATCHES, toy_scan
 from scantune import InputError
-from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
+from scantune.experts import (
+    EXPERTS,
+    CNNExperts,
+    PatchScatter,
+    PatchSettings,
+    Recorder,
+    Recording,
+    activation,
+    choose_layers,
+)
 from scantune.experts.base import inside
 from scantune.experts.loadings import chosen_loadings, grid_of_loadings
 from scantune.experts.pca import active
@@ -201,3 +210,25 @@ def test_in_place_activations_are_in_place_again_after_a_recording(rng):
         assert recording.features["0"].min() < 0 == recording.output.min()
         assert not record._protected
     assert network[1].inplace
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_and_gradients_by_rows_are_those_of_the_formula_far_from_zero_too(weighted, rng, monkeypatch):
+    monkeypatch.setattr(activation, "TOGETHER", 1000)
+    values = 30 + torch.randn(3, 6, 22, 13, generator=rng) * torch.tensor([0.1, 1, 30, 60, 2, 5]).view(-1, 1, 1)
+    values = values.contiguous(memory_format=torch.channels_last)
+    weights = (torch.rand(3, 1, 22, 13, generator=rng) < 0.4).float() if weighted else None
+    center = torch.tensor([30, 29.5, 10, 0, 31, 30])
+    positive, sums = activation.activate(values, weights, center)
+    assert torch.equal(positive, values.relu())
+    away = values.double() - center.view(-1, 1, 1)
+    counted = away if weights is None else away * weights
+    expected = torch.stack([counted.sum((0, 2, 3)), (counted * away).sum((0, 2, 3))])
+    rounding = 1e-7 * values.abs().sum((0, 2, 3))
+    assert ((sums - expected).abs()[0] < rounding).all()
+    torch.testing.assert_close(sums[1], expected[1], rtol=1e-5, atol=0)
+    offset, factor = torch.randn(2, 6, generator=rng)
+    gradient = torch.randn(values.shape, generator=rng)
+    slopes = activation.activation_slopes(values, weights, offset, factor, gradient)
+    of_sums = offset.view(-1, 1, 1) + factor.view(-1, 1, 1) * values
+    torch.testing.assert_close(slopes, (1 if weights is None else weights) * of_sums + gradient * (values > 0))

@@ -27,15 +27,28 @@ def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Te
     side = _side(values, weights)
     middle = _wide(center, side)
     parts, counts = _parts(values, side), _counts(values, weights)
-    sums = values.new_empty(2, len(parts), len(middle))
+    found = []
     for number, (part, positive) in enumerate(zip(parts, _parts(result, side), strict=True)):
         torch.clamp_min(part, 0, out=positive)
-        away = part - middle
-        if counts:
-            away.mul_(counts[number])
-        torch.sum(away, 0, out=sums[0, number])
-        torch.sum(away.square_(), 0, out=sums[1, number])
-    return result, sums.view(2, -1, len(center)).sum(1, dtype=torch.double)
+        found.append(_weighted(part, middle, counts[number]) if counts else _moments(part))
+    first, second = (torch.stack(each).double() for each in zip(*found, strict=True))
+    if not counts:
+        pixels = torch.tensor([[len(part)] for part in parts], dtype=torch.double)
+        away = first - middle
+        first, second = pixels * away, pixels * (second + away.square())
+    return result, torch.stack([first, second]).view(2, -1, len(center)).sum(1)
+
+
+def _moments(part: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and variances of columns, by the pass that a batch norm takes over its inputs."""
+    means, variances = torch.ops.aten.batch_norm_update_stats(part, None, None, 0.0)
+    return means, variances
+
+
+def _weighted(part: Tensor, middle: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of columns about a middle, and of squares, of the rows that count."""
+    away = (part - middle).mul_(counts)
+    return away.sum(0), away.square_().sum(0)
 
 
 def activation_slopes(
@@ -57,10 +70,11 @@ def activation_slopes(
     counts = _counts(values, weights)
     triples = zip(_parts(values, side), _parts(gradient, side), _parts(result, side), strict=True)
     for number, (part, slope, sum_of_both) in enumerate(triples):
-        torch.addcmul(offset, part, factor, out=sum_of_both)
+        torch.ops.aten.threshold_backward(slope, part, 0, grad_input=sum_of_both)
         if counts:
-            sum_of_both.mul_(counts[number])
-        sum_of_both.add_(torch.ops.aten.threshold_backward(slope, part, 0))
+            sum_of_both.add_(torch.addcmul(offset, part, factor).mul_(counts[number]))
+        else:
+            sum_of_both.addcmul_(part, factor).add_(offset)
     return result
 
 
