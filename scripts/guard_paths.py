@@ -4,10 +4,11 @@
     python scripts/guard_paths.py MODEL --cohort lgg --files 'DATA/lgg/HT_*_FLAIR.nii.gz' --reference lesion ...
 
 Of every scan and run a line: energies, stability under perturbations, volumes, agreement with the source prediction,
-confidence, and Dice against the reference, step by step. `guard_rules.py` plays rules back on these lines. The guard's
-evidence is that of the slices that it looks at, Dice that of all. With `--slices` at most so many of a scan are used,
-evenly spaced: of eight, a path takes a minute on one processor core. `--seed` gives other people, `--part 2/12` the
-second of twelve parts of them, for processes that share the work.
+confidence, of registrations the likeness of atlas and scan, and Dice against the reference, step by step.
+`guard_rules.py`, of registrations `likeness_rules.py`, plays rules back on these lines. The guard's evidence is that of
+the slices that it looks at, Dice that of all. With `--slices` at most so many of a scan are used, evenly spaced: of
+eight, a path takes a minute on one processor core. `--seed` gives other people, `--part 2/12` the second of twelve
+parts of them, for processes that share the work.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 import scantune
+from scantune.likeness import Resemblance
 from scantune.methods import METHODS, Equipment, FoECNN
 from scantune.networks import lay_out
 from scantune.optimise import Schedule, optimise
@@ -42,6 +44,8 @@ RUNS: dict[str, tuple[str, Schedule, dict[str, Any], int]] = {
     "entropy": ("entropy", FAST, {}, 2),
     "entropy 1e-3": ("entropy", Schedule(RandomSlices(), Adam(), 30), {"learning_rate": 1e-3}, 10),
     "batchnorm": ("batchnorm", FAST, {}, 1),
+    "instance": ("instance", FAST, {}, 1),
+    "instance, unsmooth": ("instance", Schedule(WholeVolume(), LBFGS(), 40), {"smoothness": 0.0}, 4),
 }
 """Runs by name: method, schedule, options, and every how many steps the guard's evidence is noted."""
 
@@ -74,9 +78,13 @@ class Looker:
         mean = torch.stack(every).mean(0)
         if not self.source:
             self.source = [labels, mean]
-        weighed = {}
+        weighed: dict[str, Any] = {}
         if structures == 1 and self.prior is not None:
             weighed = {"cnn": survey(network, self.scan, self.task, self.prior).energy}
+        if self.task.judged_by == "likeness":
+            weighed["resemblance"] = vars(
+                Resemblance.of(network, self.scan, self.task, structures, self.scout.channels)
+            )
         entropy = -(every[0] * every[0].clamp_min(1e-9).log()).sum(1)
         return {
             "dice": agreements(whole, self.reference, structures),

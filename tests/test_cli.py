@@ -17,12 +17,13 @@ import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
 from scantune.adaptdisplay import Display, expected_seconds, outcome_table
-from scantune.cli import COMMANDS, Adapt, main
+from scantune.cli import BY_TASK, COMMANDS, Adapt, main
 from scantune.errors import InputError
 from scantune.methods import METHODS
 from scantune.outcomes import Outcome
 from scantune.preprocess import Preprocessing
 from scantune.resultcommands import parse_labels
+from scantune.tasks import TASKS
 from scantune.terminal import console, duration
 
 AFFINE = np.array([[0.0, 1.5, 0.0, -9.0], [-1.5, 0.0, 0.0, 4.0], [0.0, 0.0, 4.0, 2.0], [0.0, 0.0, 0.0, 1.0]])
@@ -103,6 +104,11 @@ def test_from_scans_to_scores(model, tmp_path, capsys):
     assert [row["structure"] for row in adapted] == ["disc", "ring"]
     assert {row["dice"] for row in adapted} <= {"1", "nan"}
     assert {row["method"] for row in rows} == {"foe-cnn-pca", "source"}
+
+
+def test_the_help_of_adapt_names_the_method_of_every_task():
+    default = BY_TASK.split("; of registrations ")
+    assert default == [TASKS[name].method for name in ("segmentation", "registration")]
 
 
 def test_a_methods_options_are_used_recorded_and_decide_the_result(model, tmp_path, capsys):

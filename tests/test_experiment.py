@@ -43,7 +43,15 @@ def test_there_is_one_for_every_experiment_of_the_paper():
 
 def test_registration_is_compared_with_what_can_register(graphs):
     rows = {job.row for job in graphs["registration"].rows if job.trial.site != "HCP"}
-    assert rows == {"baseline", "strong baseline", "ae", "foe-cnn-pca", "foe-cnn-pca, default", "supervised"}
+    assert rows == {
+        "baseline",
+        "strong baseline",
+        "ae",
+        "foe-cnn-pca",
+        "foe-cnn-pca, guard",
+        "instance, default",
+        "supervised",
+    }
     assert {job.trial.site for job in graphs["registration"].rows} == {"HCP", "AS", "OASIS"}
     (network, _) = of_kind(graphs["registration"], Training)
     assert network.settings()["task"]["name"] == "registration"

@@ -70,7 +70,7 @@ class TestEveryMethod:
 @pytest.mark.parametrize(
     ("task", "method", "why"),
     [
-        (Registration(), "entropy", "distribution over a fixed number of classes.*foe-cnn-pca"),
+        (Registration(), "entropy", "distribution over a fixed number of classes.*instance"),
         (Registration(), "dae", "corruptions of deformations"),
         (Segmentation(), "instance", "neither an atlas nor a deformation"),
     ],

@@ -16,6 +16,7 @@ import scantune
 from conftest import dice, toy_scan, with_heights
 from scantune import FieldOfExperts, InputError, metrics
 from scantune.augment import elastic_displacement
+from scantune.cli import main
 from scantune.helpers import train_helper
 from scantune.modelfile import Model
 from scantune.networks import AtlasShape, Registering, registering
@@ -250,12 +251,14 @@ class TestMethods:
     def test_its_objective_is_the_mean_over_all_pixels(self, toy_registration):
         scan = with_heights(toy_scan(93)[0])
         options = {"smoothness": 0.3}
-        result = scantune.adapt(toy_registration.model, scan, method="instance", steps=1, options=options)
+        result = scantune.adapt(toy_registration.model, scan, method="instance", steps=2, options=options, guard=False)
         with torch.no_grad():
-            output = toy_registration.network(scan)
-        unlike = 1 - float(local_correlation(output["warped"], scan[:, :1]).mean())
-        expected = unlike + 0.3 * float(roughness(output["velocity"]))
-        assert result.trace[0]["objective"] == pytest.approx(expected, rel=1e-4)
+            outputs = [network(scan) for network in (toy_registration.network, result.network)]
+        unlike = [1 - float(local_correlation(output["warped"], scan[:, :1]).mean()) for output in outputs]
+        rough = float(roughness(result.network.correction))
+        assert result.facts["best_step"] > 0 and rough > 0
+        ends = [result.trace[step]["objective"] for step in (0, result.facts["best_step"])]
+        assert ends == pytest.approx([unlike[0], unlike[1] + 0.3 * rough], rel=1e-4)
 
     @pytest.mark.parametrize(("options", "match"), [({"window": 4}, "odd number"), ({"smoothness": -1.0}, "0 or more")])
     def test_options_out_of_range_are_refused(self, toy_registration, options, match):
@@ -366,6 +369,21 @@ class TestOutputs:
         assert 0 <= entry["quality"]["folding"] <= 1
         assert entry["quality"]["roughness"] == entry["source_quality"]["roughness"]
         assert entry["seconds"] > 0
+
+    def test_the_command_takes_the_method_of_the_task_and_the_manifest_tells_its_name(self, model, tmp_path, capsys):
+        case, out, asked = head(offset=1.0), tmp_path / "out", ["--no-page", "--steps", "3"]
+        write_image(tmp_path / "scan.nii.gz", case.image, case)
+        model.save(tmp_path / "m.safetensors")
+        given = ["adapt", str(tmp_path / "scan.nii.gz"), "--model", str(tmp_path / "m.safetensors"), "--out", str(out)]
+        assert main([*given, *asked, "--options", "smoothness=0.2"]) == 0
+        manifest = json.loads((out / "manifest.json").read_text())
+        entry = manifest["scans"]["scan"]
+        assert manifest["settings"]["method"] == entry["settings"]["method"] == entry["method"] == "instance"
+        assert (entry["options"]["smoothness"], entry["decision"]) == (0.2, "kept")
+        assert entry["guard"]["likeness_after"] > entry["guard"]["likeness_before"]
+        capsys.readouterr()
+        assert main([*given, *asked, "--options", "smoothness=0.2", "--method", "instance"]) == 0
+        assert "earlier run" in capsys.readouterr().out
 
     def test_a_model_file_brings_its_atlas_along(self, model, tmp_path):
         model.save(tmp_path / "m.safetensors")

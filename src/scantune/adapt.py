@@ -57,7 +57,7 @@ def adapt(
     network: nn.Module | Model,
     scan: Tensor | Case | str | Path,
     prior: FieldOfExperts | None = None,
-    method: str | type[Method] = "foe-cnn-pca",
+    method: str | type[Method] | None = None,
     preset: str = "fast",
     steps: int | None = None,
     guard: bool = True,
@@ -80,14 +80,16 @@ def adapt(
         scan: A path, a `Case`, or a tensor `(slices, channels, *spatial)` that is already as the network expects it.
             Paths and cases need a model, whose record says how to prepare them.
         prior: The Field of Experts; by default the model's own.
-        method: A name of `scantune.methods.METHODS`, or a class of your own.
+        method: A name of `scantune.methods.METHODS`, or a class of your own; by default the task's own: `foe-cnn-pca`
+            for segmentation, `instance` for registration.
         preset: `fast` or `paper`.
         steps: Number of steps; by default the preset's.
         guard: Whether the best step on the way is looked for, and the source prediction kept where there is none.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
         stop: With the guard and preset `fast`, when a run ends before its last step: `stable`, where predictions no
-            longer get stabler; `typical`, also where the scan is as typical as a source subject; `never`.
+            longer get better by the guard's measure; `typical`, also where the scan is as typical as a source subject;
+            `never`.
         helpers: Helper networks by the name of the method they serve; by default the model's own.
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
         batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.
@@ -98,6 +100,7 @@ def adapt(
     started = time.perf_counter()
     require_seed(seed)
     where = find_device(str(device))
+    method = method or (network.task if isinstance(network, Model) else Segmentation).method
     kind = find_method(method) if isinstance(method, str) else method
     patient = _patient(network, scan, mask)
     volume = patient.volume.to(where)
@@ -112,12 +115,12 @@ def adapt(
     schedule = _schedule(runner, preset, steps, batch)
     before = survey(source, volume, task, prior)
     _require_sense(before, prior)
-    watched = watch(source, volume, before, prior, runner.looks, stop) if guard else None
+    watched = watch(source, volume, before, prior, stop) if guard else None
     done = run(runner, source, volume, schedule, watched if preset == "fast" else None, seed, on_step, warm)
     decision = Decision("kept", "the guard was switched off.") if watched is None else decide(done, watched)
     adapted, after, state = source, before, {}
     if decision.action == "kept" and done.course.state:
-        adapted, state = done.network, done.course.state
+        adapted, state = done.network, done.course.state if runner.serves_site else {}
         after = survey(adapted, volume, task, prior)
     lay_out(adapted, "channels first")
     facts = {

@@ -117,7 +117,8 @@ def _begin(
     from scantune.methods import Equipment, find_method
     from scantune.settings import require_seed
 
-    method = find_method(settings.method)
+    if settings.method is not None:
+        find_method(settings.method)
     if settings.preset not in PRESETS:
         raise InputError(f"Unknown preset {settings.preset!r}. Available: {', '.join(PRESETS)}.")
     if settings.steps is not None and settings.steps < 0:
@@ -125,6 +126,7 @@ def _begin(
     require_seed(settings.seed)
     find_device(settings.device)
     run = ScanRun(model, out, settings, overwrite, pages, observer)
+    method = find_method(str(run.chosen.method))
     method(Equipment(run.model.task, run.model.prior, run.model.helpers), settings.options)
     _ = run.site  # tells at once what a site needs
     return run

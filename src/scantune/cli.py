@@ -25,6 +25,9 @@ from scantune.filenames import find_scans
 from scantune.outcomes import Outcome
 from scantune.resultcommands import Evaluate, Info, Report
 
+BY_TASK = "foe-cnn-pca; of registrations instance"
+"""The methods of `Task.method`, which would take long to import."""
+
 
 class Command(Protocol):
     """A subcommand, its fields filled in from the command line."""
@@ -44,7 +47,7 @@ class Adapt:
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
     NAME_page.html to look at, manifest.json. What is done is skipped."""
-    method: Annotated[str, arg(metavar="NAME")] = AdaptSettings.method
+    method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=f"(default: {BY_TASK})")] = None
     """foe-cnn-pca: match the training scans' statistics of features and patches;
     foe-cnn: of features alone;
     entropy: make predictions confident;
@@ -64,13 +67,14 @@ class Adapt:
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
     stop: Annotated[Literal["stable", "typical", "never"], arg(metavar="stable|typical|never")] = "stable"
-    """When fast ends early: where predictions no longer get stabler, also where the scan is typical, or never."""
+    """When fast ends early: where predictions no longer get better, also where the scan is typical, or never."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
     """Processes that adapt to scans side by side; results are the same."""
     site: Flag = False
     """The scans are of one site: each starts where the last good adaptation ended."""
     no_guard: Flag = False
-    """Keep every adaptation. By default one that does not make the prediction more stable is rolled back."""
+    """Keep every adaptation. By default one that does not make the prediction more stable, or the warped atlas more
+    like the scan, is rolled back."""
     no_page: Flag = False
     """Leave out the pages."""
     overwrite: Flag = False
@@ -113,9 +117,11 @@ class Adapt:
         if not self.options:
             return {}
         from scantune.methods import find_method
+        from scantune.modelfile import load
         from scantune.words import table_from_words
 
-        return table_from_words(find_method(self.method).Options, self.options, "--options")
+        method = load(self.model).task.method if self.method is None else self.method
+        return table_from_words(find_method(method).Options, self.options, "--options")
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:
         from scantune import terminal

@@ -22,7 +22,7 @@ from scantune.results import Result
 from scantune.scans import Case, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
-METHOD, PRESET = "foe-cnn-pca", "fast"
+PRESET = "fast"
 COHORT: dict[str, tuple[str, int | None]] = {"segmentation": ("contrasts", 8), "registration": ("registration", None)}
 """The cohort that a model is shown on, by its task, and how many slices of each scan; None for all."""
 SCORES = "demo.csv"
@@ -110,7 +110,7 @@ def demo(
     for centre in chosen:
         watch.start(centre)
         result = adapt(
-            model, scan(centre), None, METHOD, PRESET, steps, device=device, on_step=partial(watch.step, centre)
+            model, scan(centre), preset=PRESET, steps=steps, device=device, on_step=partial(watch.step, centre)
         )
         showings.append(_draw(_showing(centre, result, cohort.labels), model, out))
         _write_scores(showings, cohort, out)
@@ -136,7 +136,7 @@ def _fitting(model: Model, cohort: Cohort) -> Model:
             f"The demo's scans have the structures {ours}, but the model {model.name} has {theirs}. Use a model of "
             "brain tissues, such as brain, or adapt this one to scans of its own kind with scantune adapt."
         )
-    METHODS[METHOD](Equipment(model.task, model.prior))  # tells at once where the prior is missing
+    METHODS[model.task.method](Equipment(model.task, model.prior))  # tells at once where the prior is missing
     return model
 
 
@@ -151,13 +151,12 @@ def _showing(centre: str, result: Result, labels: Mapping[str, int]) -> Showing:
 
 
 def _draw(showing: Showing, model: Model, out: Path) -> Showing:
-    assert model.prior is not None
     change = f"{showing.dice_before:.3f} → {showing.dice_after:.3f}"
     figure = case_figure(
         showing.result,
         title=f"Simulated scan, centre {showing.centre}: mean Dice {change}",
         captions={"Before": _listed(showing.before), "After": _listed(showing.after)},
-        floor=model.prior.floor(),
+        floor=None if model.prior is None else model.prior.floor(),
     )
     path = out / f"{showing.centre}.png"
     save_figure(figure, path)

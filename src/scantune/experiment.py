@@ -13,6 +13,7 @@ from scantune.methods import find_method
 from scantune.recipe import Recipe, parse_tables, recipe_from_tables, text_of
 from scantune.settings import PriorSettings, TrainSettings, settings_from_table
 from scantune.sources import read_source
+from scantune.tasks import Segmentation, find_task
 from scantune.words import table_of_words
 
 
@@ -63,8 +64,9 @@ class Experiment:
             raise InputError(f"The recipe {source} has no table [experiment], which says what is compared.")
         table = settings_from_table(ExperimentTable, recipe.experiment, f"[experiment] of {source}")
         adapt = settings_from_table(AdaptTable, recipe.adapt, f"[adapt] of {source}")
+        usual = {"method": find_task(str(recipe.task.get("name", Segmentation.name))).method}
         own = {
-            name: settings_from_table(RowTable, row, f'[experiment.rows."{name}"] of {source}')
+            name: settings_from_table(RowTable, {**usual, **row}, f'[experiment.rows."{name}"] of {source}')
             for name, row in table.rows.items()
         }
         known = {**ROWS, **own}

@@ -40,7 +40,7 @@ class RowTable:
     """The table [experiment.rows."NAME"]: what one row of the results is."""
 
     method: str
-    """A name of `scantune.methods.METHODS`, or `supervised`."""
+    """A name of `scantune.methods.METHODS`, or `supervised`; in a file, by default the method of the task."""
     network: Literal["strong", "none"] = "strong"
     """The augmentation that the network was trained with."""
     options: dict[str, Value] = field(default_factory=dict)

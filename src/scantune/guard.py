@@ -1,9 +1,11 @@
 """The guard: every adaptation is judged without labels; a step of its way is kept, or none."""
 
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +33,74 @@ class Decision:
     action: Action
     reason: str
     numbers: dict[str, float] = field(default_factory=dict)
+
+
+class Counted(Protocol):
+    """Whatever else a look tells of a prediction, it tells how many pixels each structure has."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Pixels, by structure."""
+
+
+Seen = TypeVar("Seen", bound=Counted)
+
+
+class Judge(ABC, Generic[Seen]):
+    """Judges the steps of one adaptation, in order: what is asked of a step depends on the measure.
+
+    Args:
+        source: The look at the source prediction.
+        patience: After so many looks without a better one the run ends.
+    """
+
+    def __init__(self, source: Seen, patience: int) -> None:
+        self.source, self.patience = source, patience
+        self.best: Seen | None = None
+        self.looks, self.without, self.emptied = 0, 0, False
+
+    def verdict(self, look: Seen, energy: float | None = None) -> Verdict:
+        """On the next step, with its FoE-CNN energy."""
+        self.looks += 1
+        lost = self.lost(look)
+        self.emptied |= lost
+        if not lost and self.takes(look, energy):
+            self.best, self.without = look, 0
+            return "accepted"
+        self.without += 1
+        return "strayed" if self.without >= self.patience else "refused"
+
+    def lost(self, look: Seen) -> bool:
+        """Whether a structure of the source prediction is gone, or there is none at all."""
+        gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
+        return gone or not any(look.counts)
+
+    def decision(self) -> Decision:
+        """On the run, from all looks."""
+        numbers = {**self.numbers(), "looks": float(self.looks)}
+        if self.best is not None:
+            return Decision("kept", self.gained(self.best), numbers)
+        if not self.looks:
+            return Decision("rolled back", "no step lowered the objective.", numbers)
+        if self.emptied:
+            return Decision("rolled back", "structures of the source prediction were lost on the way.", numbers)
+        return Decision("rolled back", self.missed(), numbers)
+
+    @abstractmethod
+    def takes(self, look: Seen, energy: float | None) -> bool:
+        """Whether a step is the best so far; later ones have to be better than it then."""
+
+    @abstractmethod
+    def gained(self, best: Seen) -> str:
+        """Why the best step is kept, as a sentence."""
+
+    @abstractmethod
+    def missed(self) -> str:
+        """What no step has done, as a sentence."""
+
+    @abstractmethod
+    def numbers(self) -> dict[str, float]:
+        """What the decision rests on, by name."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +157,8 @@ class Look:
         return self.steadiness(rules) - rules.charge * (1 - fmean(self.agreement))
 
 
-class Guard:
-    """Judges the steps of one adaptation, in order, by what they do to the prediction.
+class Guard(Judge[Look]):
+    """Judges steps by the stability of the prediction.
 
     Matching statistics, or growing confident, can go on while the prediction falls apart. What tells without labels is
     whether the prediction stays the same when the scan is changed in ways that should not matter: a network that meets
@@ -110,25 +180,21 @@ class Guard:
         calibration: Calibration | None = None,
         energy: float | None = None,
     ) -> None:
-        self.source, self.rules, self.calibration, self.energy = source, rules or Rules(), calibration, energy
-        self.bar = source.score(self.rules)
+        self.rules, self.calibration, self.energy = rules or Rules(), calibration, energy
         self.failed = self.oddness(source) > self.rules.failed
-        self.best: Look | None = None
+        # What has failed may be searched to the end for a repair.
+        super().__init__(source, sys.maxsize if self.failed else self.rules.patience)
+        self.bar = source.score(self.rules)
         self.repaired = False
-        self.looks, self.without, self.emptied = 0, 0, False
 
-    def verdict(self, look: Look, energy: float | None = None) -> Verdict:
-        """On the next step, with its FoE-CNN energy."""
-        self.looks += 1
-        score, lost = look.score(self.rules), self.lost(look)
-        self.emptied |= lost
+    def takes(self, look: Look, energy: float | None) -> bool:
+        """Whether it is stabler than the best so far, in proportion to its change, or the first repair."""
+        score = look.score(self.rules)
         repairs = not self.repaired and self.repairs(look, energy)
-        if not lost and ((score > self.bar and self.explains(energy) and not self.spoils(look)) or repairs):
-            self.best, self.bar, self.without = look, score, 0
-            self.repaired |= repairs
-            return "accepted"
-        self.without += 1
-        return "strayed" if self.without >= self.rules.patience and not self.failed else "refused"
+        if not (repairs or (score > self.bar and self.explains(energy) and not self.spoils(look))):
+            return False
+        self.bar, self.repaired = score, self.repaired or repairs
+        return True
 
     def explains(self, energy: float | None) -> bool:
         """Whether a step has undone enough of the shift to be believed, where there is one structure alone."""
@@ -151,25 +217,23 @@ class Guard:
         """How far a prediction's proportions are from those of source subjects, in deviations; 0 where not known."""
         return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(look.counts))
 
-    def lost(self, look: Look) -> bool:
-        """Whether a structure of the source prediction is gone, or there is none at all."""
-        gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
-        return gone or not any(look.counts)
+    def gained(self, best: Look) -> str:
+        """What became better."""
+        if self.repaired:
+            return "the source prediction had odd proportions, which became usual."
+        before, after = self.source.steadiness(self.rules), best.steadiness(self.rules)
+        steadier = f"the prediction became more stable, {before:.3f} to {after:.3f}"
+        return f"{steadier}, and agrees to {fmean(best.agreement):.3f} with that of the source."
 
-    def decision(self) -> Decision:
-        """On the run, from all looks."""
+    def missed(self) -> str:
+        """What would have been better."""
         before = self.source.steadiness(self.rules)
-        numbers = {"stability_before": before, "looks": float(self.looks)}
-        if self.best is not None:
-            after, same = self.best.steadiness(self.rules), fmean(self.best.agreement)
-            steadier = f"the prediction became more stable, {before:.3f} to {after:.3f}, and agrees to {same:.3f} with"
-            numbers |= {"stability_after": after, "agreement": same}
-            if self.repaired:
-                return Decision("kept", "the source prediction had odd proportions, which became usual.", numbers)
-            return Decision("kept", f"{steadier} that of the source.", numbers)
-        if not self.looks:
-            return Decision("rolled back", "no step lowered the objective.", numbers)
-        if self.emptied:
-            return Decision("rolled back", "structures of the source prediction were lost on the way.", numbers)
-        asked = f"no step made the prediction stabler ({before:.3f} before) in proportion to how much it changed it."
-        return Decision("rolled back", asked, numbers)
+        return f"no step made the prediction stabler ({before:.3f} before) in proportion to how much it changed it."
+
+    def numbers(self) -> dict[str, float]:
+        """Stability before and after, and the agreement with the source."""
+        numbers = {"stability_before": self.source.steadiness(self.rules)}
+        if self.best is None:
+            return numbers
+        after = self.best.steadiness(self.rules)
+        return numbers | {"stability_after": after, "agreement": fmean(self.best.agreement)}

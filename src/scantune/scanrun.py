@@ -7,7 +7,7 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,8 @@ _FAILED: Entry = {"status": "failed", "decision": "failed"}
 class AdaptSettings:
     """How scans are adapted; the arguments of `scantune.adapt` under the same names."""
 
-    method: str = "foe-cnn-pca"
+    method: str | None = None
+    """By default that of the model's task."""
     preset: str = "fast"
     steps: int | None = None
     guard: bool = True
@@ -78,6 +79,11 @@ class ScanRun:
         return load(self.source) if isinstance(self.source, str | Path) else self.source
 
     @cached_property
+    def chosen(self) -> AdaptSettings:
+        """The settings, with the method by its name."""
+        return replace(self.settings, method=self.settings.method or self.model.task.method)
+
+    @cached_property
     def fingerprint(self) -> str:
         """The hash of all that is in the model."""
         return self.model.fingerprint
@@ -87,7 +93,7 @@ class ScanRun:
         """Remembers where the last good adaptation ended, where that is wanted."""
         from scantune.site import Site
 
-        return Site(self.model, **self.settings.arguments()) if self.settings.site else None
+        return Site(self.model, **self.chosen.arguments()) if self.settings.site else None
 
     def finished(self, name: str, path: Path) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
@@ -129,7 +135,7 @@ class ScanRun:
             "input": path.name,
             "input_hash": _content_hash(path),
             "model": self.fingerprint,
-            "settings": self.settings.asks_for(),
+            "settings": self.chosen.asks_for(),
         }
 
     def write_index(self) -> None:
@@ -151,7 +157,7 @@ class ScanRun:
 
         from scantune.adapt import adapt
 
-        settings = {"on_step": partial(self.observer.step, name), **self.settings.arguments()}
+        settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments()}
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)
@@ -171,7 +177,7 @@ class ScanRun:
             "torch": torch.__version__,
             "model": {"name": self.model.name, "fingerprint": self.fingerprint},
             "labels": self.model.labels,
-            "settings": asdict(self.settings),
+            "settings": asdict(self.chosen),
         }
 
 

@@ -2,23 +2,24 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from scantune.experts import Recorder
-from scantune.guard import Decision, Guard, Look, Rules, Verdict
+from scantune.guard import Decision, Guard, Judge, Look, Rules, Verdict
+from scantune.likeness import LikenessGuard, LikenessRules, Resemblance
 from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
 from scantune.prior import FieldOfExperts, Statistics, sufficient
 from scantune.results import Survey
-from scantune.stability import CHOSEN, Scout
+from scantune.stability import Scout
 from scantune.tasks import Task
 from scantune.threads import threads_for
 from scantune.volumes import Batch, Volume, together
@@ -65,26 +66,18 @@ class Watch:
     """What is known of a scan before it is adapted to, and who judges the steps.
 
     Args:
-        scout: Looks at predictions.
-        structures: How many structures there are besides the background.
-        source: What the scout saw of the source network, labels `(slices, *spatial)`.
-        guard: Judges what the scout sees.
+        look: Tells of a network's prediction what can be told without labels.
+        guard: Judges what is seen.
         level: The energy at which a run has arrived.
         needless: Why there is nothing to adapt; empty where there is.
         weigh: Measures a network's energy, for methods that do not know it; None where it would say nothing.
     """
 
-    scout: Scout
-    structures: int
-    source: Tensor
-    guard: Guard
+    look: Callable[[nn.Module], Any]
+    guard: Judge[Any]
     level: float = -math.inf
     needless: str = ""
     weigh: Callable[[nn.Module], float | None] | None = None
-
-    def look(self, network: nn.Module) -> Look:
-        """What can be told of a network's prediction."""
-        return Look.at(self.scout.labels(network), self.structures, self.source)
 
     def verdict(self, network: nn.Module, energy: float | None) -> Verdict:
         """The guard's on a network, with its energy where the method knows it."""
@@ -124,9 +117,7 @@ def watch(
     volume: Volume,
     before: Survey,
     prior: FieldOfExperts | None,
-    names: Sequence[str] = CHOSEN,
     stop: Stop = "stable",
-    rules: Rules | None = None,
 ) -> Watch:
     """Prepares the guard of a scan, as the source network sees it.
 
@@ -135,14 +126,33 @@ def watch(
         volume: The scan.
         before: What the source network makes of it.
         prior: Says what is typical, where it is calibrated.
-        names: The perturbations to look by.
         stop: When a run ends before its last step.
-        rules: What is asked of a step.
     """
-    scout = Scout.of(volume.images, before.task, names, source.channels, threads_for(source, volume.images))
+    patient = {"patience": sys.maxsize} if stop == "never" else {}
+    if before.task.judged_by == "likeness":
+        return _by_likeness(source, volume, before, LikenessRules(**patient))
+    return _by_stability(source, volume, before, prior, Rules(**patient), stop)
+
+
+def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Survey, rules: LikenessRules) -> Watch:
+    """A deformation can be improved for typical scans, too: none is needless."""
+
+    def look(network: nn.Module) -> Resemblance:
+        return Resemblance.of(network, volume, before.task, before.structures, source.channels)
+
+    return Watch(look, LikenessGuard(look(source), rules))
+
+
+def _by_stability(
+    source: AdaptableNetwork,
+    volume: Volume,
+    before: Survey,
+    prior: FieldOfExperts | None,
+    rules: Rules,
+    stop: Stop,
+) -> Watch:
+    scout = Scout.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
     labels = scout.labels(source)
-    rules = rules or Rules()
-    rules = replace(rules, patience=sys.maxsize) if stop == "never" else rules
     known = None if prior is None else prior.calibration
     guard = Guard(Look.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
@@ -154,7 +164,11 @@ def watch(
     weigh = None
     if before.structures == 1 and before.energy is not None:
         weigh = partial(_energy, volume=volume, task=before.task, prior=prior)
-    return Watch(scout, before.structures, labels[0], guard, level, needless, weigh)
+
+    def look(network: nn.Module) -> Look:
+        return Look.at(scout.labels(network), before.structures, labels[0])
+
+    return Watch(look, guard, level, needless, weigh)
 
 
 def _energy(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> float | None:

@@ -18,10 +18,12 @@ from scantune.jobs.networks import HelperTraining, PriorFitting, Training
 from scantune.jobs.scoring import common_structures, scores, seen
 from scantune.jobs.version import installed_version
 from scantune.jobs.watching import Watcher
+from scantune.methods import find_method
 from scantune.modelfile import Model
 from scantune.results import Result
 from scantune.rows import ROWS, WHOLE, Row, write_rows
 from scantune.scans import Case, write_text
+from scantune.tasks import Registration
 from scantune.trials import Trial
 
 MANIFEST, TRACE, CASE = "manifest.json", "trace.json", "case.npz"
@@ -86,7 +88,15 @@ class Adaptation(Job):
     def settings(self) -> dict[str, Any]:
         """How the network is adapted, and what is scored."""
         watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
-        return {**self.run_as.record(), "labels": dict(self.labels), "whole": self.whole, **watched}
+        own = {**self.run_as.record(), **self._newer()}
+        return {**own, "labels": dict(self.labels), "whole": self.whole, **watched}
+
+    def _newer(self) -> dict[str, Any]:
+        """What tells results from those of older versions, which lacked it."""
+        kind = find_method(self.run_as.method)
+        version = {"method version": kind.version} if kind.version > 1 else {}
+        judged = bool(self.run_as.guard and self.network.plan.task)
+        return {**version, **({"judged by": Registration.judged_by} if judged else {})}
 
     @property
     def whole(self) -> bool:

@@ -13,7 +13,6 @@ from scantune.methods.moving import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.settings import settings_from_table
-from scantune.stability import CHOSEN
 from scantune.tasks import Task
 from scantune.threads import threads_for
 from scantune.volumes import Batch, Volume
@@ -79,9 +78,11 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Is raised when the same options begin to mean something else, so that finished benchmarks are made anew."""
     Options: ClassVar[type[Options]] = Options
-    looks: ClassVar[tuple[str, ...]] = CHOSEN
-    """The perturbations of a scan by which the guard judges its predictions."""
+    serves_site: ClassVar[bool] = True
+    """Whether what moves can be a start for another scan of the site."""
     refuses: ClassVar[Mapping[str, str]] = {}
     """Tasks that the method is not for, and why, as the end of a sentence."""
 
@@ -96,7 +97,7 @@ class Method(ABC):
         if task.name in cls.refuses:
             raise InputError(
                 f"Method {cls.name} does not apply to {task.name}: {cls.refuses[task.name]}. Choose another method, "
-                "such as foe-cnn-pca."
+                f"such as {task.method}."
             )
 
     @property

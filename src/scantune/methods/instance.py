@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.experts.base import inside
+from scantune.likeness import correlations
 from scantune.methods.base import Method, Options, Terms
 from scantune.methods.moving import Parameters
 from scantune.networks import AdaptableNetwork, CorrectedNetwork
-from scantune.networks.diffeomorphism import gradients, local_correlation
+from scantune.networks.diffeomorphism import gradients
 from scantune.prior import Statistics
 from scantune.volumes import Batch, Volume
 
@@ -23,7 +23,7 @@ class InstanceOptions(Options):
     learning_rate: float = 0.1
     """Adam's, in pixels of the velocity field."""
     smoothness: float = 0.1
-    """Weight of the velocities' roughness beside one minus the local correlation."""
+    """Weight of the corrections' roughness beside one minus the local correlation."""
     window: int = 9
     """Side in pixels of the windows in which warped atlas and image are correlated; an odd number."""
 
@@ -39,13 +39,15 @@ class Instance(Method):
     """Corrects the velocities of each slice, from what the network says, until the warped atlas looks like the image.
 
     No network moves and no prior counts: it is what users of registration tools would try first. The pictures are
-    compared by their squared correlation in small windows, which does not mind another contrast or a bias field.
+    compared by their squared correlation in small windows, which does not mind another contrast or a bias field. What
+    is to be smooth is the correction: a network whose velocities are rough and right must not be smoothed for a scan.
     """
 
     name: ClassVar[str] = "instance"
+    version: ClassVar[int] = 2
     Options = InstanceOptions
     options: InstanceOptions
-    looks: ClassVar[tuple[str, ...]] = ("darker", "brighter")  # the corrections of a mirrored scan are not known
+    serves_site: ClassVar[bool] = False  # a deformation is that of one scan
     refuses: ClassVar[dict[str, str]] = {
         "segmentation": "it optimises the deformation of an atlas for image similarity, and a segmentation network "
         "has neither an atlas nor a deformation"
@@ -60,19 +62,12 @@ class Instance(Method):
         return {name: parameter for name, parameter in network.named_parameters() if name == "correction"}
 
     def measure(self, batch: Batch) -> Statistics:
-        """Numbers of values and their sums, `(2,)`: one minus the correlation, and the velocities' squared gradients.
-
-        The picture is the scan itself: what a normaliser makes of it is for the network to look at.
-        """
+        """Numbers of values and their sums, `(2,)`: one minus the correlation, the corrections' squared gradients."""
         output = self.network(batch.images)
-        image = batch.images[:, : self.network.channels].mean(1, keepdim=True)
-        unlike = 1 - local_correlation(output["warped"], image, self.options.window)
-        weights = inside(batch.padding, unlike)
-        if weights is None:
-            weights = torch.ones_like(unlike)
-        squares = gradients(output["velocity"]).square().sum((1, 2))
+        alike, weights = correlations(output, batch, self.network.channels, self.options.window)
+        squares = gradients(self.network.beside(batch.images)[-1]).square().sum((1, 2))
         return {
-            "unlike": torch.stack([weights.sum(), (unlike * weights).sum()]),
+            "unlike": torch.stack([weights.sum(), ((1 - alike) * weights).sum()]),
             "roughness": torch.stack([squares.new_tensor(squares.numel()), squares.sum()]),
         }
 

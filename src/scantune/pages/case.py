@@ -97,8 +97,9 @@ def _figures(view: CaseView) -> Iterator[tuple[str, str, str, str]]:
     readings = [text(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key)]
     note = f"nats, {', then '.join(dict.fromkeys(readings))}" if readings else "nats"
     yield "Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note
-    if "stability_after" in guard:
-        yield "Stability", fixed(guard.get("stability_before")), fixed(guard["stability_after"]), ""
+    for measure in ("stability", "likeness"):
+        if f"{measure}_after" in guard:
+            yield measure.capitalize(), fixed(guard.get(f"{measure}_before")), fixed(guard[f"{measure}_after"]), ""
 
 
 def _meaning(decision: str) -> str:

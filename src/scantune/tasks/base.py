@@ -2,18 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from scantune.errors import InputError
 
+Measure = Literal["stability", "likeness"]
+"""What the guard judges steps by: how stable predictions are, or how far a warped atlas looks like the scan."""
+
 
 class Task(ABC):
     """What a task network is for: how its raw output is read, trained and scored."""
 
     name: ClassVar[str]
+    method: ClassVar[str]
+    """The method that a network is adapted by where none is asked for: the best of those that were measured."""
+    judged_by: ClassVar[Measure]
+    """What the guard judges the steps of an adaptation by."""
     exclusive: bool
     """Whether the channels of the probabilities are one class each, background first."""
 

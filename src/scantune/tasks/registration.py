@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scantune.networks.adaptable import shrunk
 from scantune.networks.diffeomorphism import folding, local_correlation, roughness
-from scantune.tasks.base import Task, main_output, soft_dice_loss
+from scantune.tasks.base import Measure, Task, main_output, soft_dice_loss
 
 World = tuple[tuple[float, ...], ...]
 
@@ -25,6 +25,8 @@ class Registration(Task):
     """
 
     name: ClassVar[str] = "registration"
+    method: ClassVar[str] = "instance"
+    judged_by: ClassVar[Measure] = "likeness"
     exclusive = True
     smoothness: float = 0.0
     similarity: float = 0.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.kernels import usable
-from scantune.tasks.base import Task, main_output, soft_dice_loss
+from scantune.tasks.base import Measure, Task, main_output, soft_dice_loss
 
 Activation = Literal["softmax", "sigmoid", "none"]
 Foreground = Iterable[int] | Callable[[Any], Tensor] | Literal["max"] | None
@@ -38,6 +38,8 @@ class Segmentation(Task):
     """
 
     name: ClassVar[str] = "segmentation"
+    method: ClassVar[str] = "foe-cnn-pca"
+    judged_by: ClassVar[Measure] = "stability"
     activation: Activation = "softmax"
     exclusive: bool = True
     structures: tuple[int, ...] | None = None

@@ -1,0 +1,80 @@
+"""Rules of the guard of registrations, played back on the paths that `guard_paths.py` noted.
+
+    python scripts/guard_paths.py brain-register --cohort registration --split validation --slices 6 \\
+        --runs instance "instance, unsmooth" foe-cnn-pca batchnorm --out paths.jsonl
+    python scripts/likeness_rules.py paths.jsonl > results/guard_likeness.md
+
+Every combination of bounds, by model and run: the change of Dice under the guard and without it, the worst scan, how
+many scans that improve by more than 0.01 unguarded stay improved, and how ill-behaved the kept deformations are.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from scantune.guard import Judge
+from scantune.likeness import LikenessGuard, LikenessRules, Resemblance
+
+Row = dict[str, Any]
+FOLDING, ROUGHER = (1e-4, 3e-4, 1e-3, 1e-2, 1.0), (1.5, 2.0, 3.0, 1e9)
+HEADS = ("model", "run", "folding", "rougher", "scans", "mean", "unguarded", "worst", "stay", "most folds", "roughest")
+
+
+def look(row: Row) -> Resemblance:
+    seen = row["resemblance"]
+    return Resemblance(seen["likeness"], seen["folding"], seen["roughness"], tuple(seen["counts"]))
+
+
+def play(path: list[Row], rules: LikenessRules) -> Row:
+    """The row that the guard chooses of a path: of the source, where that is rolled back."""
+    guard: Judge[Resemblance] = LikenessGuard(look(path[0]), rules)
+    chosen, lowest = path[0], path[0]["smoothed"]
+    for row in path[1:]:
+        if not row["valid"] or row["smoothed"] >= lowest:
+            continue
+        lowest = row["smoothed"]
+        verdict = guard.verdict(look(row))
+        chosen = row if verdict == "accepted" else chosen
+        if verdict == "strayed":
+            break
+    return chosen
+
+
+def summary(paths: list[list[Row]], rules: LikenessRules) -> list[str]:
+    def gain(path: list[Row], row: Row) -> float:
+        return fmean(row["dice"]) - fmean(path[0]["dice"])
+
+    chosen = [play(path, rules) for path in paths]
+    change = [gain(path, row) for path, row in zip(paths, chosen, strict=True)]
+    free = [gain(path, min((r for r in path if r["valid"]), key=lambda r: r["smoothed"])) for path in paths]
+    improved = [mine for mine, without in zip(change, free, strict=True) if without > 0.01]
+    ends = [(look(path[0]), look(row)) for path, row in zip(paths, chosen, strict=True)]
+    return [
+        *(str(len(paths)), f"{fmean(change):+.4f}", f"{fmean(free):+.4f}", f"{min(change):+.4f}"),
+        f"{sum(value > 0 for value in improved)}/{len(improved)}",
+        f"{max(after.folding - before.folding for before, after in ends):+.1e}",
+        f"{max(after.roughness / before.roughness for before, after in ends):.2f}",
+    ]
+
+
+def table(lines: Iterable[Row]) -> str:
+    groups: dict[tuple[str, str], list[list[Row]]] = {}
+    for line in lines:
+        groups.setdefault((line["model"], line["run"]), []).append(line["path"])
+    rows = [HEADS, ("---",) * len(HEADS)]
+    for (model, run), paths in groups.items():
+        for folding, rougher in product(FOLDING, ROUGHER):
+            told = summary(paths, LikenessRules(folding=folding, rougher=rougher))
+            rows.append((model, run, f"{folding:g}", f"{rougher:g}", *told))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    given = parser.parse_args()
+    print(table(json.loads(text) for file in given.files for text in file.read_text().splitlines()))
