@@ -12,6 +12,7 @@ from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adapt import PRESETS
 from scantune.calibration import Levels
 from scantune.guard import Decision, Guard
+from scantune.methods import Latest
 from scantune.preprocess import Prepared, Preprocessing
 from scantune.volumes import Volume
 
@@ -260,6 +261,24 @@ def test_the_guard_sees_the_prediction_of_the_step_it_is_asked_about(toy, calibr
     result = scantune.adapt(toy.network, toy_scan(100)[0] ** 1.5, prior=calibrated)
     assert looks[0].counts == tuple(torch.bincount(result.prediction.flatten(), minlength=3)[1:].tolist())
     assert not torch.equal(result.prediction, result.source_prediction)
+
+
+def test_a_look_at_a_step_does_not_predict_again_what_the_step_has_predicted(toy, monkeypatch):
+    def run():
+        """A result, and how many slices were shown to networks on the way."""
+        shown = []
+        with monkeypatch.context() as patch:
+            call = AdaptableNetwork.forward
+            patch.setattr(AdaptableNetwork, "forward", lambda self, x: shown.append(len(x)) or call(self, x))
+            scan = toy_scan(100)[0] ** 1.5
+            return scantune.adapt(toy.network, scan, prior=toy.prior, steps=4, device="cpu"), sum(shown)
+
+    result, few = run()
+    monkeypatch.setattr(Latest, "output", lambda _latest: None)
+    expected, many = run()
+    assert many - few == result.decision.numbers["looks"] * len(toy_scan(100)[0])
+    assert result.decision.numbers == pytest.approx(expected.decision.numbers)
+    torch.testing.assert_close(result.adapted.probabilities, expected.adapted.probabilities)
 
 
 @pytest.mark.parametrize(("verdict", "action"), [("accepted", "kept"), ("refused", "rolled back")])

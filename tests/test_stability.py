@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from conftest import toy_scan
+from scantune.methods import Latest
 from scantune.stability import CHOSEN, PERTURBATIONS, SLICES, Perturbation, Scout, agreements, stability
 from scantune.tasks import Segmentation
-from scantune.volumes import together
+from scantune.volumes import Volume, together
 
 TASK = Segmentation()
 
@@ -88,3 +89,35 @@ def test_a_trained_network_is_stabler_on_scans_of_its_own_site(toy):
         return sum(stability(Scout.of(toy_scan(140)[0] ** gamma, TASK).labels(toy.network), 2)) / 2
 
     assert of(1.0) > of(2.0) + 0.02
+
+
+def test_what_is_known_of_a_scan_as_it_is_is_not_predicted_again(toy):
+    scout = Scout.of(toy_scan(141, slices=5)[0], TASK)
+    expected, shown = scout.probabilities(toy.network), []
+    handle = toy.network.register_forward_pre_hook(lambda _module, inputs: shown.append(len(inputs[0])))
+    found = scout.probabilities(toy.network, expected[0])
+    handle.remove()
+    assert sum(shown) == len(CHOSEN) * 5
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_latest_outputs_are_there_when_all_of_them_are_and_until_parameters_move(rng):
+    latest, outputs = Latest(), torch.rand(6, 3, 4, 4, generator=rng)
+    volume = Volume(torch.zeros(6, 1, 4, 4))
+    latest.slices = [0, 3, 5]
+    for batch in volume.batches(2):
+        assert latest.output() is None
+        latest.note(batch, outputs[batch.slices])
+    assert torch.equal(latest.output(), outputs[[0, 3, 5]])
+    latest.forget()
+    assert latest.output() is None
+    for batch in volume.batches(2):
+        latest.note(batch, [outputs[batch.slices]])  # a network whose output is no tensor
+    assert latest.output() is None
+
+
+def test_nothing_is_kept_of_outputs_that_nobody_wants():
+    latest = Latest()
+    for batch in Volume(torch.zeros(2, 1, 4, 4)).batches(2):
+        latest.note(batch, torch.zeros(2, 3, 4, 4))
+    assert latest.output() is None

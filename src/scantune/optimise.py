@@ -135,6 +135,7 @@ def optimise(
     gradients = Gradients(method, moving, volume, sampling, generator)
 
     def evaluate() -> Tensor:
+        method.latest.forget()
         method.begin(len(course.trace), volume, generator)
         if len(course.trace) == schedule.steps:
             course.note(sampling.objective(method, volume, generator), sampling.smoothing)

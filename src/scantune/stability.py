@@ -61,6 +61,7 @@ class Scout:
         names: The perturbations.
         channels: How many channels of the input are the image; None for all. Others stay as they are.
         threads: Share the slices, where there are any.
+        chosen: Which slices of the scan these are, where they are known.
     """
 
     images: Tensor
@@ -68,6 +69,7 @@ class Scout:
     names: Sequence[str] = CHOSEN
     channels: int | None = None
     threads: Threads | None = None
+    chosen: Sequence[int] = ()
 
     @classmethod
     def of(
@@ -81,12 +83,18 @@ class Scout:
         """Of at most `SLICES` slices of a scan."""
         number = len(images)
         chosen = torch.linspace(0, number - 1, min(SLICES, number)).round().long()
-        return cls(images[chosen.to(images.device)], task, names, channels, threads)
+        return cls(images[chosen.to(images.device)], task, names, channels, threads, chosen.tolist())
 
     @torch.no_grad()
-    def probabilities(self, network: nn.Module) -> list[Tensor]:
-        """The scan's own class probabilities `(slices, classes, *spatial)`, then those under each perturbation."""
-        changes = [Perturbation(_same, _same), *(PERTURBATIONS[name] for name in self.names)]
+    def probabilities(self, network: nn.Module, own: Tensor | None = None) -> list[Tensor]:
+        """The scan's own class probabilities `(slices, classes, *spatial)`, then those under each perturbation.
+
+        Args:
+            network: The network.
+            own: The first of these, where they are known.
+        """
+        perturbed = [PERTURBATIONS[name] for name in self.names]
+        changes = perturbed if own is not None else [Perturbation(_same, _same), *perturbed]
         images = torch.cat([self._changed(change, self.images) for change in changes])
         parts = torch.split(images, together(images))
         # What was adapted may have got what two threads must not call at once.
@@ -94,16 +102,17 @@ class Scout:
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
         found = torch.cat([self.task.probabilities(output).float() for output in outputs])
         each = torch.split(found, len(self.images))
-        return [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]
+        seen = [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]
+        return seen if own is None else [own.to(found), *seen]
 
     def _changed(self, change: Perturbation, images: Tensor) -> Tensor:
         if self.channels is None:
             return change.there(images)
         return torch.cat([change.there(images[:, : self.channels]), images[:, self.channels :]], 1)
 
-    def labels(self, network: nn.Module) -> list[Tensor]:
+    def labels(self, network: nn.Module, own: Tensor | None = None) -> list[Tensor]:
         """The same as labels `(slices, *spatial)`."""
-        return [self.task.labels(probabilities) for probabilities in self.probabilities(network)]
+        return [self.task.labels(probabilities) for probabilities in self.probabilities(network, own)]
 
 
 def agreements(one: Tensor, other: Tensor, structures: int) -> list[float]:

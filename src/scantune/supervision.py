@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scantune.experts import Recorder
 from scantune.guard import Decision, Guard, Judge, Look, Rules, Verdict
 from scantune.likeness import LikenessGuard, LikenessRules, Resemblance
-from scantune.methods import Method
+from scantune.methods import Latest, Method
 from scantune.networks import AdaptableNetwork
 from scantune.optimise import Brakes, Course, OnStep, Schedule, objective_at, optimise
 from scantune.prior import FieldOfExperts, Statistics, sufficient
@@ -66,29 +66,32 @@ class Watch:
     """What is known of a scan before it is adapted to, and who judges the steps.
 
     Args:
-        look: Tells of a network's prediction what can be told without labels.
+        look: Tells of a network's prediction what can be told without labels; its output for `slices` may be known.
         guard: Judges what is seen.
         level: The energy at which a run has arrived.
         needless: Why there is nothing to adapt; empty where there is.
         weigh: Measures a network's energy, for methods that do not know it; None where it would say nothing.
+        slices: Those of the scan whose outputs `look` can make use of.
     """
 
-    look: Callable[[nn.Module], Any]
+    look: Callable[[nn.Module, Tensor | None], Any]
     guard: Judge[Any]
     level: float = -math.inf
     needless: str = ""
     weigh: Callable[[nn.Module], float | None] | None = None
+    slices: Sequence[int] = ()
 
-    def verdict(self, network: nn.Module, energy: float | None) -> Verdict:
+    def verdict(self, network: nn.Module, energy: float | None, output: Tensor | None = None) -> Verdict:
         """The guard's on a network, with its energy where the method knows it."""
         if energy is None and self.weigh is not None:
             energy = self.weigh(network)
-        return self.guard.verdict(self.look(network), energy)
+        return self.guard.verdict(self.look(network, output), energy)
 
-    def brakes(self, network: nn.Module, steps: int, elsewhere: bool) -> Brakes:
+    def brakes(self, network: nn.Module, steps: int, elsewhere: bool, latest: Latest) -> Brakes:
         """For a run of this network; a start elsewhere than at the source is judged as a step is."""
         every = max(steps // LOOKS, 1)
-        return Brakes(lambda energy: self.verdict(network, energy), self.level, every, elsewhere)
+        latest.slices = self.slices
+        return Brakes(lambda energy: self.verdict(network, energy, latest.output()), self.level, every, elsewhere)
 
 
 LOOKS = 12
@@ -137,7 +140,7 @@ def watch(
 def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Survey, rules: LikenessRules) -> Watch:
     """A deformation can be improved for typical scans, too: none is needless."""
 
-    def look(network: nn.Module) -> Resemblance:
+    def look(network: nn.Module, _output: Tensor | None = None) -> Resemblance:
         return Resemblance.of(network, volume, before.task, before.structures, source.channels)
 
     return Watch(look, LikenessGuard(look(source), rules))
@@ -152,7 +155,7 @@ def _by_stability(
     stop: Stop,
 ) -> Watch:
     scout = Scout.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
-    labels = scout.labels(source)
+    labels = scout.labels(source, before.probabilities[list(scout.chosen)])
     known = None if prior is None else prior.calibration
     guard = Guard(Look.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
@@ -165,10 +168,11 @@ def _by_stability(
     if before.structures == 1 and before.energy is not None:
         weigh = partial(_energy, volume=volume, task=before.task, prior=prior)
 
-    def look(network: nn.Module) -> Look:
-        return Look.at(scout.labels(network), before.structures, labels[0])
+    def look(network: nn.Module, output: Tensor | None = None) -> Look:
+        own = None if output is None else before.task.probabilities(output).float()
+        return Look.at(scout.labels(network, own), before.structures, labels[0])
 
-    return Watch(look, guard, level, needless, weigh)
+    return Watch(look, guard, level, needless, weigh, scout.chosen)
 
 
 def _energy(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> float | None:
@@ -203,7 +207,8 @@ def run(
     brakes = None
     if watched is not None:
         schedule = replace(schedule, steps=0) if watched.needless else schedule
-        brakes = watched.brakes(working, schedule.steps, elsewhere=bool(warm) or not method.starts_at_source)
+        elsewhere = bool(warm) or not method.starts_at_source
+        brakes = watched.brakes(working, schedule.steps, elsewhere, method.latest)
     course = optimise(working, method, volume, schedule, seed, on_step, brakes)
     network.load_state_dict(course.state, strict=False)
     origin = course.start

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
+from scantune.methods.latest import Latest
 from scantune.methods.moving import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior import FieldOfExperts, Statistics
@@ -90,6 +91,7 @@ class Method(ABC):
         self.task = equipment.task
         self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
+        self.latest = Latest()
 
     @classmethod
     def require_task(cls, task: Task) -> None:

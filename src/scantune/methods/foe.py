@@ -133,7 +133,7 @@ class FoECNN(Method):
         if self.frozen:
             self.folded = self.folded.folded(fold_batch_norm(network.task))
         self.reference = self._compared()
-        self.measuring = Measuring(network, self.folded, self.frozen)
+        self.measuring = Measuring(network, self.folded, self.frozen, self.latest)
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
         """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""

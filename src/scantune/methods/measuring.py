@@ -9,6 +9,7 @@ from scantune.densities.binning import countable, steps
 from scantune.experts import CNNExperts, Counts, Meter, Moments, MomentsByRows, Recorder, Units
 from scantune.fields import Field
 from scantune.kernels import usable
+from scantune.methods.latest import Latest
 from scantune.networks import AdaptableNetwork, Behind, Gate, Half, Precision, Single, quicken
 from scantune.prior import FieldOfExperts, Statistics
 from scantune.volumes import Batch
@@ -24,10 +25,11 @@ class Measuring:
         network: The working copy, which is changed.
         prior: The prior, whose statistics are wanted.
         frozen: Whether nothing of the task network moves.
+        latest: Gets the network's outputs.
     """
 
-    def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool) -> None:
-        self.network, self.prior = network, prior
+    def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool, latest: Latest) -> None:
+        self.network, self.prior, self.latest = network, prior, latest
         self.precision: Precision = Single()
         self.units = self._units() if frozen else Units({})
         self.rest = self._rest()
@@ -61,6 +63,7 @@ class Measuring:
         self.units.expect(batch.padding)
         with self.precision.running():
             recording = self.record(batch.images)
+        self.latest.note(batch, recording.output)
         found = self.rest.measure(recording, batch.padding)
         on_the_way = {f"cnn/{layer}": part for layer, part in self.units.statistics()}
         return self.precision.lifted({**on_the_way, **found})
