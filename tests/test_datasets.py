@@ -248,7 +248,7 @@ def test_a_mask_that_leaves_nothing_of_the_image_is_told(tmp_path):
     nibabel.save(nibabel.Nifti1Image(volume, ODD), tmp_path / "a.nii")
     box(tmp_path / "a_mask.nii", 4)
     one = LayeredEntry("a", "a", image=tmp_path / "a.nii", brain_mask=tmp_path / "a_mask.nii")
-    with pytest.raises(ScanError, match="a_mask.nii must be above 0 where a is to be kept, but leaves nothing"):
+    with pytest.raises(ScanError, match="a_mask must be above 0 where a is to be kept, but leaves nothing"):
         one.read()
 
 

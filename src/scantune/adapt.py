@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,11 +19,11 @@ from scantune.methods import Equipment, Method, find_method
 from scantune.modelfile import Model
 from scantune.networks import AdaptableNetwork, Helper, lay_out
 from scantune.optimise import Course, OnStep, Schedule
-from scantune.preprocess import Prepared
+from scantune.patients import BrainMask, Patient
 from scantune.prior import FieldOfExperts
 from scantune.results import Result, Survey
 from scantune.sampling import RandomSlices, WholeVolume
-from scantune.scans import Case, read_scan
+from scantune.scans import Case
 from scantune.settings import require_seed
 from scantune.solvers import LBFGS, Adam
 from scantune.supervision import Stop, decide, run, survey, watch
@@ -44,15 +44,6 @@ end, and the guard keeps that or the source.
 """
 
 
-@dataclass(frozen=True)
-class Patient:
-    """The input of a run, ready for the network, and where it came from."""
-
-    volume: Volume
-    prepared: Prepared | None = None
-    case: Case | None = None
-
-
 def adapt(
     network: nn.Module | Model,
     scan: Tensor | Case | str | Path,
@@ -69,6 +60,7 @@ def adapt(
     options: Mapping[str, Any] | None = None,
     batch: int | None = None,
     mask: Tensor | None = None,
+    brain_mask: BrainMask | None = None,
     on_step: OnStep | None = None,
     warm: Mapping[str, Tensor] | None = None,
 ) -> Result:
@@ -94,6 +86,8 @@ def adapt(
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
         batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.
         mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
+        brain_mask: Above 0 where a scan given as a file or `Case` is kept, which is set to 0 elsewhere before anything
+            else is done to it: a file, a `Case`, or an array `(x, y, z)` on the scan's grid.
         on_step: Called after each step with its number and the number of steps.
         warm: Where a run starts, parameters by name, such as those that another scan of the site ended with.
     """
@@ -102,7 +96,7 @@ def adapt(
     where = find_device(str(device))
     method = method or (network.task if isinstance(network, Model) else Segmentation).method
     kind = find_method(method) if isinstance(method, str) else method
-    patient = _patient(network, scan, mask)
+    patient = Patient.of(network, scan, mask, brain_mask)
     volume = patient.volume.to(where)
     source, task = _source(network, volume, where, seed)
     if isinstance(network, Model):
@@ -131,7 +125,9 @@ def adapt(
         "device": str(where),
         **_facts(done.course, started),
         **_levels(prior),
-        **_calibrated(prior, before, after, volume),
+        **_calibrated(prior, before, after),
+        "remarks": [*patient.remarks(network), *_coverage(prior, volume)],
+        **patient.told,
         "guard": decision.numbers,
     }
     labels = network.labels if isinstance(network, Model) else {}
@@ -168,17 +164,21 @@ def _levels(prior: FieldOfExperts | None) -> dict[str, Any]:
     return {"energy_floor": prior.floor(), **typical}
 
 
-def _calibrated(prior: FieldOfExperts | None, before: Survey, after: Survey, volume: Volume) -> dict[str, Any]:
-    """How a calibrated prior reads the scan, before and after, and what it remarks on its extent."""
+def _coverage(prior: FieldOfExperts | None, volume: Volume) -> list[str]:
+    """What a calibrated prior remarks on the extent of the scan."""
+    known = None if prior is None or prior.calibration is None else prior.calibration.coverage
+    return [] if known is None else known.remarks(len(volume.images), volume.padding)
+
+
+def _calibrated(prior: FieldOfExperts | None, before: Survey, after: Survey) -> dict[str, Any]:
+    """How a calibrated prior reads the scan, before and after."""
     known = None if prior is None else prior.calibration
     if known is None or before.energy is None or after.energy is None:
         return {}
-    remarks = [] if known.coverage is None else known.coverage.remarks(len(volume.images), volume.padding)
     return {
         "reading_before": known.reading(before.energy),
         "reading_after": known.reading(after.energy),
         "readings_before": known.readings(before.energies),
-        "remarks": remarks,
     }
 
 
@@ -195,26 +195,6 @@ def _schedule(method: Method, preset: str, steps: int | None, batch: int | None)
     if steps < 0:
         raise InputError(f"steps must be 0 or more, got {steps}.")
     return replace(schedule, steps=steps)
-
-
-def _patient(network: nn.Module | Model, scan: Any, mask: Tensor | None) -> Patient:
-    if isinstance(scan, Tensor):
-        if scan.ndim not in (4, 5) or not scan.numel():
-            raise InputError(
-                f"The volume has shape {tuple(scan.shape)}, expected (slices, channels, height, width), or "
-                "(1, channels, depth, height, width) for a 3D network."
-            )
-        if not torch.isfinite(scan).all():
-            raise InputError("The volume holds NaN or infinite values; repair it before adapting to it.")
-        return Patient(Volume(scan.float(), mask))
-    if not isinstance(network, Model):
-        raise InputError(
-            "A scan given as a file needs a model that says how to prepare it (scantune.load); a plain network takes a "
-            "tensor (slices, channels, height, width)."
-        )
-    case = scan if isinstance(scan, Case) else read_scan(scan)
-    prepared = network.preprocessing.apply(case)
-    return Patient(Volume(prepared.volume, prepared.padding, prepared.distance), prepared, case)
 
 
 def _source(

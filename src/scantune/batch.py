@@ -30,6 +30,7 @@ def adapt_scans(
     pages: bool = True,
     workers: int | None = 1,
     observer: Observer | None = None,
+    brain_masks: Mapping[Path, Path] | None = None,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
@@ -48,6 +49,7 @@ def adapt_scans(
             be given as a file or a name, and a script of your own must have its work under
             `if __name__ == "__main__":`, since new processes import it.
         observer: Is told about the progress.
+        brain_masks: The mask of each path, outside which the scan is set to 0, as `brainmasks.masks_of` finds them.
 
     Returns:
         One outcome per scan, in the order given.
@@ -59,7 +61,9 @@ def adapt_scans(
     read_manifest(Path(out))
     require_writable(Path(out))
     folder = OutputFolder(Path(out))
-    run = _begin(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer())
+    masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
+    run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer(), masks)
+    _require_sound(run)
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     todo = {name: path for name, path in named.items() if name not in done}
     count = choose_workers(workers, len(todo), run)
@@ -103,20 +107,14 @@ def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
     return named
 
 
-def _begin(
-    model: "Model | Path | str",
-    out: OutputFolder,
-    settings: AdaptSettings,
-    overwrite: bool,
-    pages: bool,
-    observer: Observer,
-) -> ScanRun:
+def _require_sound(run: ScanRun) -> None:
     """Load the model and check all that can be wrong for every scan alike."""
     from scantune.adapt import PRESETS
     from scantune.devices import find_device
     from scantune.methods import Equipment, find_method
     from scantune.settings import require_seed
 
+    settings = run.settings
     if settings.method is not None:
         find_method(settings.method)
     if settings.preset not in PRESETS:
@@ -125,8 +123,6 @@ def _begin(
         raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
     require_seed(settings.seed)
     find_device(settings.device)
-    run = ScanRun(model, out, settings, overwrite, pages, observer)
     method = find_method(str(run.chosen.method))
     method(Equipment(run.model.task, run.model.prior, run.model.helpers), settings.options)
     _ = run.site  # tells at once what a site needs
-    return run

@@ -105,6 +105,21 @@ class Case(Gridded):
         require_same_grid(reference, self)
         return dataclasses.replace(self, reference=reference.labels)
 
+    def stripped(self, brain_mask: Case) -> Case:
+        """The same scan, 0 wherever a brain mask, which must lie on its grid, is not above 0.
+
+        Raises:
+            ScanError: The mask lies on another grid, or leaves nothing of the scan.
+        """
+        require_same_grid(brain_mask, self)
+        kept = brain_mask.image > 0
+        if not self.image[kept].any():
+            raise ScanError(
+                f"{brain_mask.name} must be above 0 where {self.name} is to be kept, but leaves nothing of it. "
+                "Check the mask."
+            )
+        return dataclasses.replace(self, image=np.where(kept, self.image, np.float32(0)))
+
 
 def require_same_grid(one: Gridded, other: Gridded) -> None:
     """Check that two volumes lie on the same grid, to `SHIFT` voxels at every corner.

@@ -33,6 +33,10 @@ class Source(ABC):
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:
         """The cases of a split, one after the other; each has a reference."""
 
+    def stripped(self) -> bool:
+        """Whether everything outside the brain is set to 0 in all of them as they are read."""
+        return False
+
     def prepared(
         self, split: Split, preprocessing: Preprocessing, device: torch.device, on_case: OnCase = quiet
     ) -> Iterator[tuple[str, Prepared]]:
@@ -74,6 +78,10 @@ class Listed(Source):
         _require_sound([entry for entry in chosen if entry.split in SPLITS])
         _require_apart(chosen)
         return [entry for entry in chosen if entry.split == split]
+
+    def stripped(self) -> bool:
+        """Whether all that training needs are."""
+        return all(entry.stripped for entry in self._needed())
 
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:  # noqa: ARG002
         """Reads the cases of a split."""

@@ -17,6 +17,7 @@ from tyro.conf import Positional, arg
 from scantune import __version__
 from scantune.batch import AdaptSettings, adapt_scans
 from scantune.benchcommand import Bench
+from scantune.brainmasks import masks_of
 from scantune.commands import Demo, Fit, Flag, Train
 from scantune.datacommands import Check, Simulate
 from scantune.errors import InputError
@@ -47,6 +48,9 @@ class Adapt:
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
     NAME_page.html to look at, manifest.json. What is done is skipped."""
+    brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
+    """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
+    pattern of files beside them, such as '*_mask.nii.gz'."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=f"(default: {BY_TASK})")] = None
     """foe-cnn-pca: match the training scans' statistics of features and patches;
     foe-cnn: of features alone;
@@ -85,6 +89,7 @@ class Adapt:
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
         scans = find_scans(self.scans)
+        masks = masks_of(scans, self.brain_mask)
         settings = AdaptSettings(
             self.method,
             self.preset,
@@ -109,6 +114,7 @@ class Adapt:
                 pages=not self.no_page,
                 workers=self.workers,
                 observer=display,
+                brain_masks=masks,
             )
         self._show(outcomes)
         return self._exit_code(outcomes)
@@ -135,6 +141,8 @@ class Adapt:
         for outcome in outcomes:
             if outcome.entry["decision"] == "rolled back":
                 terminal.say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
+            for remark in outcome.entry.get("remarks", ()):
+                terminal.say(screen, f"{outcome.name}: {remark}")
             if "page_failure" in outcome.entry and not self.no_page:
                 terminal.say(screen, f"{outcome.name} is done, but has no page: {outcome.entry['page_failure']}")
         if len(failed) < len(outcomes):

@@ -62,6 +62,7 @@ class ScanRun:
         overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
         pages: Whether each scan gets a page.
         observer: Is told about the progress.
+        masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
     """
 
     source: "Model | Path | str"
@@ -70,6 +71,7 @@ class ScanRun:
     overwrite: bool
     pages: bool
     observer: Observer
+    masks: Mapping[str, Path] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> "Model":
@@ -98,7 +100,7 @@ class ScanRun:
     def finished(self, name: str, path: Path) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
         entry = self.out.entry(name)
-        asked = {"status": "done", **self._asked(path)}
+        asked = {"status": "done", **self._asked(name, path)}
         if self.pages and "page" not in entry.get("outputs", {}):
             return None
         if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
@@ -107,7 +109,7 @@ class ScanRun:
 
     def adapt(self, name: str, path: Path) -> Outcome:
         """Adapt to one scan and note in the manifest what came of it, a failure included."""
-        entry: Entry = self._asked(path)
+        entry: Entry = self._asked(name, path)
         try:
             if not self.overwrite:
                 self.out.protect(name, entry["input_hash"])
@@ -123,17 +125,20 @@ class ScanRun:
 
     def give_up(self, name: str, path: Path, reason: str) -> Outcome:
         """Note in the manifest that a scan failed for a reason that lies in no code of ours."""
-        return self._noted(name, self._asked(path) | _FAILED | {"reason": reason, "traceback": []})
+        return self._noted(name, self._asked(name, path) | _FAILED | {"reason": reason, "traceback": []})
 
     def _noted(self, name: str, entry: Entry) -> Outcome:
         self.out.note(name, entry, self._head())
         return Outcome(name, entry["status"], entry)
 
-    def _asked(self, path: Path) -> Entry:
-        """Return what decides the result: the scan, the model and the settings."""
+    def _asked(self, name: str, path: Path) -> Entry:
+        """Return what decides the result: the scan, its brain mask, the model and the settings."""
+        mask = self.masks.get(name)
         return {
             "input": path.name,
             "input_hash": _content_hash(path),
+            "brain_mask": None if mask is None else mask.name,
+            "brain_mask_hash": None if mask is None else _content_hash(mask),
             "model": self.fingerprint,
             "settings": self.chosen.asks_for(),
         }
@@ -158,6 +163,8 @@ class ScanRun:
         from scantune.adapt import adapt
 
         settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments()}
+        if name in self.masks:
+            settings["brain_mask"] = self.masks[name]
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)

@@ -132,6 +132,7 @@ def train_model(
             "recipe": plan.recipe.name,
             "train": asdict(settings),
             "data": describe(plan.source),
+            **({"stripped": True} if plan.source.stripped() else {}),
             **({} if start is None else {"start": {"name": start.name, "fingerprint": start.fingerprint}}),
             "precision": precision,
             "best_iteration": trained.best_iteration,

@@ -41,6 +41,11 @@ class Entry(ABC):
         """Whether there is a reference."""
         return True
 
+    @property
+    def stripped(self) -> bool:
+        """Whether `read` sets everything to 0 outside the brain."""
+        return False
+
     @abstractmethod
     def files(self) -> Sequence[Path]:
         """Every file that `read` opens."""

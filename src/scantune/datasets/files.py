@@ -11,7 +11,7 @@ import numpy as np
 
 from scantune.datasets.base import Entry
 from scantune.datasets.listing import relabelled
-from scantune.errors import InputError, ScanError
+from scantune.errors import InputError
 from scantune.headers import read_grid
 from scantune.scans import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
@@ -52,7 +52,9 @@ class LayeredEntry(Entry):
 
     def read(self) -> Case:
         """The scan with its reference."""
-        case = self._stripped(read_scan(self.image, self.frame))
+        case = read_scan(self.image, self.frame)
+        if self.brain_mask is not None:
+            case = case.stripped(read_scan(self.brain_mask))
         maps = [self._labels(layer) for layer in self.layers]
         for one in maps:
             require_same_grid(one, case)
@@ -67,6 +69,11 @@ class LayeredEntry(Entry):
     def labelled(self) -> bool:
         """Whether there is a reference."""
         return bool(self.layers)
+
+    @property
+    def stripped(self) -> bool:
+        """Whether there is a mask."""
+        return self.brain_mask is not None
 
     def files(self) -> Sequence[Path]:
         """The image, then the labels and the mask."""
@@ -86,20 +93,6 @@ class LayeredEntry(Entry):
     def _on_grid(self) -> list[Path]:
         """The files that must lie on the image's grid."""
         return [*(layer.path for layer in self.layers), *([self.brain_mask] if self.brain_mask else [])]
-
-    def _stripped(self, case: Case) -> Case:
-        """The scan, 0 outside the mask where there is one."""
-        if self.brain_mask is None:
-            return case
-        mask = read_scan(self.brain_mask)
-        require_same_grid(mask, case)
-        kept = mask.image > 0
-        if not case.image[kept].any():
-            raise ScanError(
-                f"{self.brain_mask} must be above 0 where {case.name} is to be kept, but leaves nothing of it. "
-                "Check the mask."
-            )
-        return dataclasses.replace(case, image=np.where(kept, case.image, np.float32(0)))
 
     def _labels(self, layer: Layer) -> LabelMap:
         if layer.value is None:

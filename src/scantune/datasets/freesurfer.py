@@ -87,6 +87,11 @@ class BrainEntry(FileEntry):
     mask: Path | None = None
     offset: int = 0
 
+    @property
+    def stripped(self) -> bool:
+        """Whether it is stripped here."""
+        return self.strip != "none"
+
     def scan(self) -> Case:
         """The scan, with everything but the brain 0 where it is to be stripped."""
         scan = read_scan(self.image)
