@@ -310,3 +310,36 @@ def test_a_scan_with_too_few_patches_from_the_start_is_matched_by_features_alone
     alone = scantune.adapt(toy.network, scan, toy.prior, "foe-cnn-pca", steps=3, guard=False, device="cpu")
     assert alone.trace == both["foe-cnn"].trace
     assert all(row["valid"] for row in alone.trace)
+
+
+@pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
+def test_steps_that_see_every_third_slice_are_those_of_a_scan_of_these_slices(method, toy):
+    scan = toy_scan(163)[0] ** 1.5
+    settings = {"prior": toy.prior, "method": method, "steps": 3, "guard": False, "device": "cpu"}
+    thick = scantune.adapt(toy.network, scan, **settings)
+    thin = scan.repeat_interleave(3, 0)
+    some = scantune.adapt(toy.network, thin, **settings, options={"slices": len(scan)})
+    assert some.trace == thick.trace
+    assert len(some.prediction) == len(thin)
+    assert torch.equal(some.prediction[::3], thick.prediction)
+
+
+def test_some_slices_are_not_for_the_random_slices_of_the_paper(toy):
+    scan = toy_scan(164, slices=6)[0] ** 1.5
+    settings = {"prior": toy.prior, "preset": "paper", "steps": 1, "guard": False, "device": "cpu"}
+    some, every = (scantune.adapt(toy.network, scan, **settings, options={"slices": n}) for n in (2, 0))
+    assert some.trace == every.trace
+
+
+def test_thinned_volumes_keep_their_ends_and_know_how_far_slices_are_apart():
+    images = torch.arange(9.0).view(9, 1, 1, 1)
+    thin = Volume(images, images > 6, distance=2.0).thinned(5)
+    assert thin.images.flatten().tolist() == [0, 2, 4, 6, 8]
+    assert thin.padding is not None and thin.padding.flatten().tolist() == [False, False, False, False, True]
+    assert thin.distance == 4.0
+    assert thin.thinned(5) is thin
+
+
+def test_fewer_slices_than_none_are_refused(toy):
+    with pytest.raises(InputError, match="slices must be 0, for all of them, or more, got -1"):
+        METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"slices": -1})

@@ -129,6 +129,7 @@ def optimise(
     moving = list(method.parameters(network).values())
     if not moving or not schedule.steps:
         return course
+    volume = sampling.seen(method, volume)
     method.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
@@ -209,6 +210,7 @@ class Gradients:
 def objective_at(network: AdaptableNetwork, method: Method, volume: Volume, sampling: Sampling, seed: int) -> float:
     """The objective of a method at a network, which is a working copy, without any step."""
     generator = torch.Generator().manual_seed(seed)
+    volume = sampling.seen(method, volume)
     method.prepare(network)
     try:
         method.begin(0, volume, generator)

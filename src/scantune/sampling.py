@@ -59,6 +59,10 @@ class Sampling(ABC):
     def of_batch(self, batch: int) -> Self:
         """The same with so many slices at a time."""
 
+    def seen(self, method: Method, volume: Volume) -> Volume:  # noqa: ARG002
+        """What steps are taken by, of the volume."""
+        return volume
+
 
 @dataclass(frozen=True)
 class WholeVolume(Sampling):
@@ -141,6 +145,10 @@ class WholeVolume(Sampling):
     def of_batch(self, batch: int) -> Self:
         """The same with so many slices at a time."""
         return replace(self, batch=batch)
+
+    def seen(self, method: Method, volume: Volume) -> Volume:
+        """All slices, or as many of a long scan as the method makes do with."""
+        return method.seen(volume)
 
     def _size(self, volume: Volume) -> int:
         if self.batch is not None:

@@ -67,6 +67,14 @@ class Volume:
         padding = None if self.padding is None else self.padding[chosen]
         return Batch(self.images[chosen], padding, chosen)
 
+    def thinned(self, number: int) -> Self:
+        """The volume of so many slices at equal distances; itself if there are no more."""
+        if len(self.images) <= number:
+            return self
+        kept = self.spread(number)
+        apart = (len(self.images) - 1) / max(number - 1, 1)
+        return type(self)(kept.images, kept.padding, None if self.distance is None else apart * self.distance)
+
     def draw(self, size: int, generator: torch.Generator) -> Batch:
         """Slices drawn uniformly with replacement."""
         chosen = torch.randint(len(self.images), (size,), generator=generator).to(self.images.device)

@@ -135,6 +135,10 @@ class Method(ABC):
         """
         return with_adaptors(network) if self.options.moving == "adaptors" else network
 
+    def seen(self, volume: Volume) -> Volume:
+        """What exact steps see of a scan; all of it, unless some slices tell what all do."""
+        return volume
+
     def parameters(self, network: AdaptableNetwork) -> Parameters:
         """What moves, by name."""
         return MOVING[self.options.moving](network)

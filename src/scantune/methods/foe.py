@@ -37,11 +37,15 @@ class FoEOptions(Options):
     """Whether all layers pull from the start, or they join one after the other from the input side."""
     joining: int = 30
     """After how many steps all layers have joined, bottom-up."""
+    slices: int = 0
+    """The most slices of a scan that the steps of preset `fast` see, at equal distances; 0 for all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.joining < 1:
             raise InputError(f"The option joining must be 1 or more, got {self.joining}.")
+        if self.slices < 0:
+            raise InputError(f"The option slices must be 0, for all of them, or more, got {self.slices}.")
 
     @property
     def standard(self) -> bool:
@@ -90,6 +94,10 @@ class FoECNN(Method):
     def reentrant(self) -> bool:
         """Whoever records features keeps those of each thread apart."""
         return True
+
+    def seen(self, volume: Volume) -> Volume:
+        """Statistics of a long scan are those of some of its slices, or very nearly so."""
+        return volume.thinned(self.options.slices or len(volume.images))
 
     def choose(self, prior: FieldOfExperts) -> FieldOfExperts:
         """The families of experts this method matches."""
