@@ -9,6 +9,7 @@ from scantune.casesources import Source
 from scantune.errors import InputError
 from scantune.experiment import Experiment
 from scantune.experimenttables import SUPERVISED, RowTable
+from scantune.folds import Fold, folds_of
 from scantune.helpers import TRAINERS
 from scantune.jobs import Adaptation, FineTuning, Given, HelperTraining, Job, PriorFitting, Run, Training
 from scantune.jobs.scoring import common_structures
@@ -92,16 +93,16 @@ class _Expansion:
 
     def graph(self) -> Graph:
         table = self.experiment.table
-        self.sources = [self._cached(source) for source in self.experiment.sources()]
-        self.home = training_site(self.sources[0])
-        places = self._places()
+        folds = folds_of([self._cached(source) for source in self.experiment.sources()])
+        home = training_site(folds[0].home)
+        places = self._places(folds)
         jobs = [
-            self._row(name, row, seed, source, trial)
+            self._row(name, row, seed, fold, source, trial)
             for seed in table.seeds
             for name, row in self.experiment.rows.items()
-            for site, source in places.items()
-            if row.at_home or site != self.home
-            for trial in self._trials(source, site)
+            for site, turns in places.items()
+            if row.at_home or site != home
+            for fold, source, trial in self._trials(turns, site)
             if table.count is None or trial.number < table.count
         ]
         if not jobs:
@@ -111,37 +112,51 @@ class _Expansion:
     def _cached(self, source: Source) -> Source:
         return replace(source, cache=self.cache) if isinstance(source, Simulated) and not source.cache else source
 
-    def _places(self) -> dict[str, Source]:
-        """The centres in question, and where their scans come from."""
-        there: dict[str, Source] = {}
-        for source in self.sources:
-            there |= {site: source for site in sites(source) if site not in there}
+    def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, Source]]]:
+        """The centres in question, and where their scans come from in each fold."""
+        there: dict[str, list[tuple[Fold, Source]]] = {}
+        for fold in folds:
+            here: dict[str, Source] = {}
+            for source in fold.tested:
+                here |= {site: source for site in sites(source) if site not in here}
+            for site, source in here.items():
+                there.setdefault(site, []).append((fold, source))
         wanted = self.experiment.table.centres
         for site in wanted:
             if site not in there:
                 raise InputError(
                     f"There is no centre {site!r} in [data] of {self.experiment.name}. Available: {', '.join(there)}."
                 )
-        return {site: source for site, source in there.items() if not wanted or site in wanted}
+        return {site: turns for site, turns in there.items() if not wanted or site in wanted}
 
-    def _trials(self, source: Source, site: str) -> list[Trial]:
-        found: list[Trial] = self._once(("trials", site), lambda: trials(source, site))
-        return found
+    def _trials(self, turns: Sequence[tuple[Fold, Source]], site: str) -> list[tuple[Fold, Source, Trial]]:
+        """The scans of a centre, its people counted through all folds."""
 
-    def _row(self, name: str, row: RowTable, seed: int, source: Source, trial: Trial) -> Adaptation:
+        def make() -> list[tuple[Fold, Source, Trial]]:
+            found: list[tuple[Fold, Source, Trial]] = []
+            for fold, source in turns:
+                first = 1 + max((trial.number for *_, trial in found), default=-1)
+                here = trials(source, site)
+                found += [(fold, source, replace(t, number=t.number + first) if first else t) for t in here]
+            return found
+
+        made: list[tuple[Fold, Source, Trial]] = self._once(("trials", site), make)
+        return made
+
+    def _row(self, name: str, row: RowTable, seed: int, fold: Fold, source: Source, trial: Trial) -> Adaptation:
         table, adapt = self.experiment.table, self.experiment.adapt
         supervised = row.method == SUPERVISED
-        network = self._network(row.network, seed)
+        network = self._network(row.network, seed, fold)
         preset = row.preset or adapt.preset
         numbers = adapt.paper if preset == "paper" else adapt.fast
         labels = self._labels(source)
-        if not common_structures(self._labels(self.sources[0]), labels) and table.score != WHOLE:
+        if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
             raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
         return Adaptation(
             title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
             seed=seed,
             trial=trial,
-            network=self._supervised(network, source, trial.site, seed) if supervised else network,
+            network=self._supervised(network, source, trial.site, seed, fold) if supervised else network,
             prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
             helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
             run_as=Run(
@@ -159,6 +174,7 @@ class _Expansion:
             cohort=source.cohort if isinstance(source, Simulated) else getattr(source, "name", "files"),
             row=name,
             tier=str(table.tier),
+            fold=fold.name,
         )
 
     def _labels(self, source: Source) -> dict[str, int]:
@@ -169,26 +185,26 @@ class _Expansion:
         plan: Plan = self._once(("plan",), lambda: Plan.read(self.experiment.recipe))
         return replace(plan, source=source)
 
-    def _network(self, augment: str, seed: int) -> Training:
+    def _network(self, augment: str, seed: int, fold: Fold) -> Training:
         def make() -> Training:
             recipe = self.experiment.training(augment, seed)
-            plan = replace(self._plan(self.sources[0]), recipe=recipe)
+            plan = replace(self._plan(fold.home), recipe=recipe)
             kind = "strong baseline" if augment == "strong" else "baseline"
             given = self.experiment.table.models.get(augment)
             if given is not None:
-                return Given(f"take the {kind}, seed {seed}", seed, plan, Path(given).resolve())
-            return Training(f"train the {kind}, seed {seed}", seed, plan)
+                return Given(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, Path(given).resolve())
+            return Training(f"train the {kind}, seed {seed}{_in(fold)}", seed, plan)
 
-        made: Training = self._once(("network", augment, seed), make)
+        made: Training = self._once(("network", augment, seed, fold.name), make)
         return made
 
-    def _supervised(self, start: Training, source: Source, site: str, seed: int) -> FineTuning:
+    def _supervised(self, start: Training, source: Source, site: str, seed: int, fold: Fold) -> FineTuning:
         def make() -> FineTuning:
             train = replace(self.experiment.supervised(), seed=seed)
             plan = replace(self._plan(at_site(source, site)), recipe=replace(self.experiment.recipe, train=train))
-            return FineTuning(f"go on training at {site}, seed {seed}", seed, plan, start)
+            return FineTuning(f"go on training at {site}, seed {seed}{_in(fold)}", seed, plan, start)
 
-        made: FineTuning = self._once(("supervised", start.key, site, seed), make)
+        made: FineTuning = self._once(("supervised", start.key, site, seed, fold.name), make)
         return made
 
     def _prior(self, network: Training, row: RowTable, seed: int) -> PriorFitting:
@@ -211,6 +227,11 @@ class _Expansion:
         if name not in self.made:
             self.made[name] = make()
         return self.made[name]
+
+
+def _in(fold: Fold) -> str:
+    """The end of a title."""
+    return f", fold {fold.name}" if fold.name else ""
 
 
 def _networks(ends: Sequence[Adaptation]) -> list[Job]:

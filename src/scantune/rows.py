@@ -69,6 +69,8 @@ class Row:
     """How much of the experiment this is, as the experiment names it."""
     job: str
     """The hash of the job that made the row, under `jobs/` of the bench folder."""
+    fold: str = ""
+    """Which fold of a data set the person tests; empty where there are none, and in files of older versions."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
@@ -147,6 +149,8 @@ def _value(column: str, kind: type, record: Mapping[str, Any]) -> Any:
         if column not in record:
             raise InputError(f"the column {column} is missing.")
         return math.nan if cell in ("", None) else float(cell)
+    if cell is None and column == "fold":
+        return ""
     if cell is None:
         raise InputError(f"the column {column} is missing, or a line is short of it.")
     return kind(cell)

@@ -70,10 +70,12 @@ class DataSet(ABC):
     Attributes:
         name: As in `DATASETS`.
         sites: Sites of a public data set, the training site first; empty where the folder tells.
+        folds: How many folds the paper goes through; where there are several, the option `fold` says which.
     """
 
     name: ClassVar[str]
     sites: ClassVar[tuple[str, ...]] = ()
+    folds: ClassVar[int] = 1
 
     @classmethod
     @abstractmethod

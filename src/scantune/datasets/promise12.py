@@ -43,6 +43,7 @@ class Promise12(DataSet):
 
     name = "promise12"
     sites = tuple(SITES)
+    folds = 2
 
     def __init__(self, root: Path, options: Promise12Options) -> None:
         self.root, self.options = root, options

@@ -77,6 +77,7 @@ class Scgm(DataSet):
 
     name = "scgm"
     sites = tuple(SITES)
+    folds = 3
 
     def __init__(self, root: Path, options: ScgmOptions) -> None:
         self.root, self.options = root, options

@@ -46,6 +46,7 @@ class Wmh(DataSet):
 
     name = "wmh-2017"
     sites = tuple(PEOPLE)
+    folds = 2
 
     def __init__(self, root: Path, options: WmhOptions) -> None:
         self.root, self.options = root, options

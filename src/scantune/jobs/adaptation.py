@@ -62,6 +62,7 @@ class Adaptation(Job):
         cohort: Where the scan is from, for the rows.
         row: The row's name in tables; as `tier`, no part of the key.
         tier: How much of an experiment this is.
+        fold: Which fold of a data set the person tests, no part of the key, as the network and the scan tell it.
     """
 
     kind: ClassVar[str] = "adapt"
@@ -79,6 +80,7 @@ class Adaptation(Job):
     cohort: str
     row: str
     tier: str
+    fold: str = ""
 
     @property
     def inputs(self) -> tuple[Job, ...]:
@@ -155,7 +157,7 @@ class Adaptation(Job):
                 *(_number(result.energy_before), _number(result.energy_after), result.decision.action),
                 steps,
                 *(result.seconds, result.seconds / steps if steps else math.nan, memory),
-                *(name, installed_version(), self.settings_key, self.tier, self.key),
+                *(name, installed_version(), self.settings_key, self.tier, self.key, self.fold),
             )
             for structure, one in scores(result.prediction, case, structures, self.whole).items()
         ]
@@ -169,6 +171,7 @@ class Adaptation(Job):
             "cohort": self.cohort,
             "method": self.row,
             "seed": self.seed,
+            "fold": self.fold,
             "decision": result.decision.action,
             "reason": result.decision.reason,
             "energy_before": result.energy_before,
