@@ -23,7 +23,7 @@ def bad_scan():
 
 
 def site(toy):
-    return Site(toy.network, prior=toy.prior, method="foe-cnn", steps=4)
+    return Site(toy.network, prior=toy.prior, method="foe-cnn", steps=4, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def visited(toy):
 
 def test_the_first_scan_starts_at_the_source(toy, visited):
     here, first = visited
-    alone = scantune.adapt(toy.network, GOOD, prior=toy.prior, method="foe-cnn", steps=4)
+    alone = scantune.adapt(toy.network, GOOD, prior=toy.prior, method="foe-cnn", steps=4, device="cpu")
     assert first.decision == alone.decision
     assert torch.equal(first.prediction, alone.prediction)
     assert first.facts["started_from"] is None
@@ -47,7 +47,7 @@ def test_the_next_one_starts_where_the_last_good_one_ended(toy, visited):
     again = site(toy)
     again.remembered, again.origin = here.remembered, here.origin
     second = again.adapt(NEXT)
-    cold = scantune.adapt(toy.network, NEXT, prior=toy.prior, method="foe-cnn", steps=4)
+    cold = scantune.adapt(toy.network, NEXT, prior=toy.prior, method="foe-cnn", steps=4, device="cpu")
     assert second.decision.action == "kept"
     assert second.facts["started_from"] == "a volume"
     assert second.trace[0]["objective"] < 0.5 * cold.trace[0]["objective"]
@@ -75,7 +75,7 @@ def test_a_harmful_memory_is_not_used(toy, visited):
     harmed.remembered = {name: 5 * torch.ones_like(value) for name, value in here.remembered.items()}
     harmed.origin = "a bad one"
     result = harmed.adapt(NEXT)
-    cold = scantune.adapt(toy.network, NEXT, prior=toy.prior, method="foe-cnn", steps=4)
+    cold = scantune.adapt(toy.network, NEXT, prior=toy.prior, method="foe-cnn", steps=4, device="cpu")
     assert result.facts["started_from"] is None
     assert torch.equal(result.adapted.probabilities, cold.adapted.probabilities)
     assert all(torch.equal(harmed.remembered[name], cold.state[name]) for name in cold.state)
