@@ -324,6 +324,17 @@ def test_steps_that_see_every_third_slice_are_those_of_a_scan_of_these_slices(me
     assert torch.equal(some.prediction[::3], thick.prediction)
 
 
+def test_looks_at_a_run_by_some_slices_are_at_the_slices_that_they_are_meant_for(toy, monkeypatch):
+    """What a step has predicted on its way is not taken for that of another slice."""
+    scan = toy_scan(165, slices=11)[0] ** 1.5
+    settings = {"prior": toy.prior, "steps": 3, "device": "cpu", "options": {"slices": 6}}
+    ours = scantune.adapt(toy.network, scan, **settings)
+    monkeypatch.setattr("scantune.methods.latest.Latest.output", lambda _: None)
+    anew = scantune.adapt(toy.network, scan, **settings)
+    assert ours.decision == anew.decision
+    assert ours.decision.numbers["looks"] > 0
+
+
 def test_some_slices_are_not_for_the_random_slices_of_the_paper(toy):
     scan = toy_scan(164, slices=6)[0] ** 1.5
     settings = {"prior": toy.prior, "preset": "paper", "steps": 1, "guard": False, "device": "cpu"}
@@ -337,6 +348,8 @@ def test_thinned_volumes_keep_their_ends_and_know_how_far_slices_are_apart():
     assert thin.images.flatten().tolist() == [0, 2, 4, 6, 8]
     assert thin.padding is not None and thin.padding.flatten().tolist() == [False, False, False, False, True]
     assert thin.distance == 4.0
+    assert [batch.slices.tolist() for batch in thin.batches(3)] == [[0, 2, 4], [6, 8]]
+    assert thin.spread(3).slices.tolist() == [0, 4, 8]
     assert thin.thinned(5) is thin
 
 
