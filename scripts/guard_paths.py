@@ -67,6 +67,7 @@ class Looker:
         self.scan, self.reference, self.task, self.prior = scan, reference, task, prior
         self.scout = Scout.of(scan.images, task, tuple(PERTURBATIONS), channels)
         self.source: list[Tensor] = []
+        self.whole: Tensor | None = None
 
     @torch.no_grad()
     def __call__(self, network: torch.nn.Module) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import scantune
 from conftest import toy_scan, with_heights
 from scantune.likeness import LikenessGuard, LikenessRules, Resemblance
 from scantune.methods import METHODS, Instance
+from scantune.metrics import dice
 from scantune.networks.diffeomorphism import folding, local_correlation, roughness
 from scantune.tasks import TASKS
 from scantune.volumes import Volume
 from test_scripts import script
 
-RULES = LikenessRules(patience=2, folding=0.01, rougher=2.0, smooth=0.2)
-SOURCE = Resemblance(0.2, 0.03, 0.5, (60, 40))
+RULES = LikenessRules(charge=0.1, patience=2, folding=0.01, rougher=2.0, smooth=0.2)
+SOURCE = Resemblance(0.2, 0.03, 0.5, 1.0, (60, 40))
 
 
 def verdicts(*looks, rules=RULES):
@@ -28,9 +29,23 @@ def test_a_step_that_makes_atlas_and_scan_more_alike_is_accepted_and_later_ones_
     better, less, best = (replace(SOURCE, likeness=value) for value in (0.3, 0.25, 0.31))
     found, decision = verdicts(SOURCE, better, less, best)
     assert found == ["refused", "accepted", "refused", "accepted"]
-    assert decision.reason == "atlas and scan became more alike, 0.200 to 0.310."
+    assert decision.reason == (
+        "atlas and scan became more alike, 0.200 to 0.310, and the prediction agrees to 1.000 with that of the source."
+    )
     wanted = {"likeness_before": 0.2, "likeness_after": 0.31, "folding_before": 0.03, "folding_after": 0.03}
-    assert decision.numbers == {**wanted, "roughness_before": 0.5, "roughness_after": 0.5, "looks": 4.0}
+    assert decision.numbers == {
+        **wanted,
+        "roughness_before": 0.5,
+        "roughness_after": 0.5,
+        "agreement": 1.0,
+        "looks": 4.0,
+    }
+
+
+def test_the_more_of_the_prediction_changes_the_more_alike_they_must_become():
+    """A fifth of the prediction changes, at a tenth: 0.02 is asked."""
+    for likeness, verdict in ((0.219, "refused"), (0.221, "accepted")):
+        assert verdicts(replace(SOURCE, likeness=likeness, agreement=0.8))[0] == [verdict]
 
 
 def test_patience_ends_where_looks_in_a_row_were_no_better():
@@ -60,7 +75,8 @@ def test_a_source_without_a_deformation_may_get_a_smooth_one():
 
 def test_a_rollback_says_what_was_missing():
     assert verdicts()[1].reason == "no step lowered the objective."
-    assert verdicts(SOURCE)[1].reason == "no step made atlas and scan more alike (0.200 before)."
+    asked = "no step made atlas and scan more alike (0.200 before) in proportion to how much it changed the prediction."
+    assert verdicts(SOURCE)[1].reason == asked
     torn = verdicts(replace(SOURCE, likeness=0.9, folding=0.5))[1]
     assert (torn.action, torn.reason) == (
         "rolled back",
@@ -75,12 +91,15 @@ def test_a_look_is_the_mean_over_all_slices_and_padding_counts_nothing(toy_regis
     with torch.no_grad():
         output = toy.network(scan)
     alike = local_correlation(output["warped"], scan[:, :1])
+    labels = output["out"].argmax(1)
+    other = labels.roll(1, -1)
     for given, expected in ((None, alike.mean()), (padding, alike[..., 5:].mean())):
-        look = Resemblance.of(toy.network, Volume(scan, given), toy.task, 2, 1)
+        look = Resemblance.of(toy.network, Volume(scan, given), toy.task, other, 2, 1)
         assert look.likeness == pytest.approx(float(expected), rel=1e-4)
         assert look.folding == folding(output["displacement"])
         assert look.roughness == pytest.approx(float(roughness(output["displacement"])), rel=1e-4)
-        assert look.counts == tuple(int((output["out"].argmax(1) == value).sum()) for value in (1, 2))
+        assert look.counts == tuple(int((labels == value).sum()) for value in (1, 2))
+        assert look.agreement == pytest.approx(fmean(dice(labels.numpy(), other.numpy(), value) for value in (1, 2)))
 
 
 def test_without_a_method_a_network_is_adapted_by_that_of_its_task(toy, toy_registration):
@@ -133,7 +152,7 @@ def test_a_deformation_is_no_start_for_the_next_scan_of_a_site(toy_registration)
 
 def test_rules_are_played_back_on_paths_as_the_guard_would_judge_them():
     def row(step, dice, likeness, folding=0.0, objective=None):
-        seen = {"likeness": likeness, "folding": folding, "roughness": 1.0, "counts": [60, 40]}
+        seen = {"likeness": likeness, "folding": folding, "roughness": 1.0, "agreement": 1.0, "counts": [60, 40]}
         return {"step": step, "dice": [dice], "smoothed": objective or -step, "valid": True, "resemblance": seen}
 
     path = [row(0, 0.7, 0.2), row(1, 0.75, 0.3), row(2, 0.9, 0.4, objective=5), row(3, 0.8, 0.5, 0.005)]
@@ -145,4 +164,4 @@ def test_rules_are_played_back_on_paths_as_the_guard_would_judge_them():
     expected = ["2", f"{fmean(changes):+.4f}", f"{fmean(free):+.4f}", "+0.0000", "1/1", "+5.0e-03", "1.00"]
     assert told == expected
     lines = [{"model": "toy", "run": "instance", "path": path}]
-    assert "| toy | instance | 0.01 | 2 | 1 | +0.1000 | +0.1000 | +0.1000 | 1/1 |" in rules.table(lines)
+    assert "| toy | instance | 0.1 | 1 | 3 | 1 | +0.1000 | +0.1000 | +0.1000 | 1/1 |" in rules.table(lines)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from scantune.calibration import structure_counts
 from scantune.experts.base import inside
 from scantune.guard import Judge
 from scantune.networks.diffeomorphism import gradients, jacobian_determinant, local_correlation
+from scantune.stability import agreements
 from scantune.tasks import Task
 from scantune.threads import threads_for
 from scantune.volumes import Batch, Volume, together
@@ -19,6 +21,8 @@ from scantune.volumes import Batch, Volume, together
 class LikenessRules:
     """What the guard asks of a deformation; chosen on people that no result is reported of, as `guard.Rules` are."""
 
+    charge: float = 0.1
+    """Every hundredth of the prediction that changes must make atlas and scan more alike by this many hundredths."""
     patience: int = 6
     """After so many looks without a better one the run ends."""
     folding: float = 1e-3
@@ -37,46 +41,52 @@ class Resemblance:
         likeness: Mean squared correlation of warped atlas and scan in small windows, from 0 to 1.
         folding: Share of pixels at which the deformation folds.
         roughness: Mean of its squared gradients.
+        agreement: Mean Dice with the source prediction.
         counts: Pixels, by structure.
     """
 
     likeness: float
     folding: float
     roughness: float
+    agreement: float
     counts: tuple[int, ...]
 
     @classmethod
     @torch.no_grad()
-    def of(cls, network: nn.Module, volume: Volume, task: Task, structures: int, channels: int | None) -> "Resemblance":
+    def of(
+        cls, network: nn.Module, volume: Volume, task: Task, source: Tensor, structures: int, channels: int | None
+    ) -> "Resemblance":
         """Of all slices, each predicted once.
 
         Args:
             network: Gives what `scantune.networks.Registering` gives.
             volume: The scan.
             task: How the network's output is read.
+            source: The source network's labels `(slices, *spatial)`.
             structures: How many there are besides the background.
             channels: How many channels of the input are the image; None for all.
         """
 
-        def look(part: Batch) -> Tensor:
+        def look(part: Batch) -> tuple[Tensor, Tensor]:
             output = network(part.images)
             values, weights = correlations(output, part, channels)
             folds = jacobian_determinant(output["displacement"]) <= 0
             squares = gradients(output["displacement"]).square().sum((1, 2))
-            counts = structure_counts(task.predict(output), structures)
-            sums = [
-                (values * weights).sum(),
-                weights.sum(),
-                folds.sum(),
-                squares.sum(),
-                values.new_tensor(folds.numel()),
-            ]
-            return torch.cat([torch.stack([value.double() for value in sums]), counts.double()])
+            pixels = weights.new_tensor(folds.numel())
+            sums = [(values * weights).sum(), weights.sum(), folds.sum(), squares.sum(), pixels]
+            return torch.stack([value.double() for value in sums]).cpu(), task.predict(output).cpu()
 
         batches, threads = volume.batches(together(volume.images)), threads_for(network, volume.images)
-        found = map(look, batches) if threads is None else threads.each(look, batches)
-        alike, weight, folds, squares, pixels, *counts = sum(found, torch.zeros(())).tolist()
-        return cls(alike / max(weight, 1.0), folds / pixels, squares / pixels, tuple(map(int, counts)))
+        found = list(map(look, batches) if threads is None else threads.each(look, batches))
+        alike, weight, folds, squares, pixels = torch.stack([sums for sums, _ in found]).sum(0).tolist()
+        labels = torch.cat([labels for _, labels in found])
+        same = fmean(agreements(labels, source.cpu(), structures))
+        counts = tuple(structure_counts(labels, structures).tolist())
+        return cls(alike / max(weight, 1.0), folds / pixels, squares / pixels, same, counts)
+
+    def score(self, rules: LikenessRules) -> float:
+        """Likeness less what the change from the source costs."""
+        return self.likeness - rules.charge * (1 - self.agreement)
 
 
 def correlations(
@@ -109,8 +119,8 @@ class LikenessGuard(Judge[Resemblance]):
         self.crumpled = False
 
     def takes(self, look: Resemblance, energy: float | None) -> bool:  # noqa: ARG002
-        """Whether pictures are more alike than at the best step so far, under a deformation that is well-behaved."""
-        alike = look.likeness > (self.best or self.source).likeness
+        """Whether pictures are more alike than at the best step so far, in proportion to the change; and it behaves."""
+        alike = look.score(self.rules) > (self.best or self.source).score(self.rules)
         crumples = alike and self.crumples(look)
         self.crumpled |= crumples
         return alike and not crumples
@@ -122,16 +132,19 @@ class LikenessGuard(Judge[Resemblance]):
 
     def gained(self, best: Resemblance) -> str:
         """What became better."""
-        return f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}."
+        alike = f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}"
+        return f"{alike}, and the prediction agrees to {best.agreement:.3f} with that of the source."
 
     def missed(self) -> str:
         """What would have been better."""
         if self.crumpled:
             return "the deformation that makes atlas and scan more alike folds or is too rough."
-        return f"no step made atlas and scan more alike ({self.source.likeness:.3f} before)."
+        before = f"({self.source.likeness:.3f} before)"
+        return f"no step made atlas and scan more alike {before} in proportion to how much it changed the prediction."
 
     def numbers(self) -> dict[str, float]:
-        """Likeness, folding and roughness before and after."""
+        """Likeness, folding and roughness before and after, and the agreement with the source."""
         looks = {"before": self.source} | ({} if self.best is None else {"after": self.best})
         names = ("likeness", "folding", "roughness")
-        return {f"{name}_{when}": float(getattr(look, name)) for when, look in looks.items() for name in names}
+        numbers = {f"{name}_{when}": float(getattr(look, name)) for when, look in looks.items() for name in names}
+        return numbers | ({} if self.best is None else {"agreement": self.best.agreement})

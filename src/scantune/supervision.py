@@ -139,9 +139,10 @@ def watch(
 
 def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Survey, rules: LikenessRules) -> Watch:
     """A deformation can be improved for typical scans, too: none is needless."""
+    labels = before.prediction
 
     def look(network: nn.Module, _output: Tensor | None = None) -> Resemblance:
-        return Resemblance.of(network, volume, before.task, before.structures, source.channels)
+        return Resemblance.of(network, volume, before.task, labels, before.structures, source.channels)
 
     return Watch(look, LikenessGuard(look(source), rules))
 
