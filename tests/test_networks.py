@@ -123,3 +123,42 @@ def test_doubling_by_a_stencil_is_linear_interpolation_and_so_is_its_gradient(di
     (ours,) = torch.autograd.grad((double(x) * weights).sum(), x)
     (theirs,) = torch.autograd.grad((expected * weights).sum(), x)
     assert torch.allclose(ours, theirs)
+
+
+def _kept(work):
+    """What a forward pass keeps for its gradient."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        result = work()
+    return result, kept
+
+
+@pytest.mark.parametrize("size", [(8, 12), (7, 9)])
+def test_pooling_on_a_cpu_is_the_librarys_and_keeps_places_alone(size, rng):
+    network = UNet(1, 3, width=4).eval()
+    x = torch.randn(2, 5, *size, generator=rng).relu().contiguous(memory_format=torch.channels_last).requires_grad_()
+    (skip, found), kept = _kept(lambda: network._pooled(x))
+    expected = nn.functional.max_pool2d(x, 2)
+    assert skip is x and torch.equal(found, expected)
+    assert [(one.shape, one.dtype) for one in kept] == [(found.shape, torch.int64)]
+    weights = torch.randn(found.shape, generator=rng)
+    gradients = [torch.autograd.grad((one * weights).sum(), x)[0] for one in (found, expected)]
+    assert torch.equal(*gradients)
+    assert gradients[0].stride() == x.stride()
+
+
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+@pytest.mark.parametrize("side", [1, 3])
+def test_frozen_convolutions_are_those_of_the_library_and_keep_weights_alone(side, layout, rng):
+    library = nn.Conv2d(5, 4, side, padding=side // 2).requires_grad_(False)
+    own = deepcopy(library)
+    lay_out(own, layout)
+    quicken(own)
+    x = torch.randn(2, 5, 6, 7, generator=rng, requires_grad=True)
+    found, kept = _kept(lambda: own(x))
+    expected = library(x)
+    torch.testing.assert_close(found, expected)
+    if side == 1 or layout == "channels last":
+        assert [one.shape for one in kept] == [library.weight.shape]
+    weights = torch.randn(found.shape, generator=rng)
+    torch.testing.assert_close(*(torch.autograd.grad((one * weights).sum(), x)[0] for one in (found, expected)))

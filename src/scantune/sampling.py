@@ -21,9 +21,9 @@ SLICES, PIXELS = 2, 64 * 256 * 256
 """What is looked at together: few slices on a CPU, so that features stay in its cache; many pixels elsewhere, so that a
 GPU is busy."""
 
-KEPT = {"cpu": 2_600_000_000, "cuda": 6_000_000_000}
-"""Bytes that may be kept for the gradient by device: some 24 slices of 256 x 256 of the default network on a CPU, and
-more than 48 on a GPU."""
+KEPT = {"cpu": 2_000_000_000, "cuda": 6_000_000_000}
+"""Bytes that may be kept for the gradient by device: some 38 slices of 256 x 256 of the default network on a CPU, so
+that a whole adaptation stays below 4 GiB, and more than 48 on a GPU."""
 
 
 class Sampling(ABC):
@@ -99,7 +99,7 @@ class WholeVolume(Sampling):
         """The same by several threads: each measures batches, and takes their gradients once all are measured."""
         batches = list(volume.batches(self._size(volume)))
         if crew.kept is None:
-            with _Weighing() as weighing:
+            with _Weighing(volume.images) as weighing:
                 method.measure(batches[0])
             crew.kept = weighing.bytes / len(batches[0].images)
         once = crew.kept * len(volume.images) <= self._kept(volume)
@@ -118,7 +118,7 @@ class WholeVolume(Sampling):
     def _gradient(self, method: Method, volume: Volume) -> Terms:
         batches = volume.batches(self._size(volume))
         first = next(batches)
-        with _Weighing() as weighing:
+        with _Weighing(volume.images) as weighing:
             start = method.measure(first)
         if weighing.bytes * len(volume.images) <= self._kept(volume) * len(first.images):
             terms = method.terms(_sum(method, batches, start))
@@ -174,10 +174,15 @@ def _total(measured: Iterable[Statistics]) -> Statistics:
 
 
 class _Weighing(saved_tensors_hooks):
-    """Adds up the bytes that are kept for a gradient while it is entered."""
+    """Adds up the bytes that are kept for a gradient while it is entered.
 
-    def __init__(self) -> None:
+    Args:
+        images: Are there in any case.
+    """
+
+    def __init__(self, images: Tensor) -> None:
         self._seen: dict[int, int] = {}
+        self._there = images.untyped_storage().data_ptr()
         super().__init__(self._pack, lambda kept: kept)
 
     def __enter__(self) -> Self:  # type: ignore[override]
@@ -190,8 +195,8 @@ class _Weighing(saved_tensors_hooks):
         return sum(self._seen.values())
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if not isinstance(tensor, nn.Parameter) and storage.data_ptr() != self._there:
             self._seen[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()
 

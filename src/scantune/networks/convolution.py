@@ -61,7 +61,11 @@ class Pointwise(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
-        if not usable(input) or max(self.in_channels, self.out_channels) > MANY:
+        if not usable(input):
+            if input.requires_grad and not self.weight.requires_grad and not input.is_cuda:
+                return _Frozen.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+            return super().forward(input)
+        if max(self.in_channels, self.out_channels) > MANY:
             return super().forward(input)
         from scantune.kernels.pointwise import mix
 
@@ -163,12 +167,12 @@ class _Frozen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
-        return F.conv2d(features, weight, bias, padding=1)
+        return F.conv2d(features, weight, bias, padding="same")
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        return F.conv2d(gradients[0], mirrored(weight), padding=1), None, None
+        return F.conv2d(gradients[0], mirrored(weight), padding="same"), None, None
 
 
 def _is_summed(inputs: int, outputs: int) -> bool:

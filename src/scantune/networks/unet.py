@@ -1,9 +1,11 @@
 """The task network S_theta of the paper: a U-Net of 14 convolution units."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from scantune.errors import InputError
@@ -95,6 +97,8 @@ class UNet(nn.Module):
             from scantune.kernels.pooling import halve
 
             return halve(x)
+        if x.device.type == "cpu" and x.ndim == 4 and x.requires_grad and not self.training:
+            return x, _Pooled.apply(x)  # type: ignore[no-untyped-call]
         return x, self.pool(x)
 
     def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor | Beside:
@@ -116,6 +120,26 @@ class UNet(nn.Module):
             # Its gradient comes as a part of the concatenation's, which PyTorch's adjoint takes five times longer for.
             up.register_hook(_compact)  # type: ignore[no-untyped-call]
         return up
+
+
+class _Pooled(torch.autograd.Function):
+    """The largest of each four pixels; keeps where they are, not all pixels, which PyTorch keeps for their shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result, places = F.max_pool2d(x, 2, return_indices=True)
+        ctx.save_for_backward(places)
+        ctx.like = torch.empty_like(x, device="meta")
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (places,) = ctx.saved_tensors
+        like = torch.empty_like(ctx.like, device=gradients[0].device)  # its shape and layout are read, not its numbers
+        settings = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+        back = torch.ops.aten.max_pool2d_with_indices_backward
+        return back(gradients[0], like, *settings, places)  # type: ignore[no-any-return]
 
 
 def _compact(gradient: Tensor) -> Tensor:
