@@ -8,7 +8,7 @@ from conftest import toy_scan
 from scantune.methods import METHODS, Equipment, Method, Terms
 from scantune.optimise import Brakes, Course, Schedule, optimise
 from scantune.sampling import RandomSlices, WholeVolume
-from scantune.solvers import LBFGS, Adam, Solver
+from scantune.solvers import LBFGS, Adam, Bounded, Solver
 from scantune.tasks import Segmentation
 from scantune.volumes import Volume
 
@@ -230,9 +230,10 @@ def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
     return course, sampling.gradients, told
 
 
+@pytest.mark.parametrize("kind", [LBFGS(), Bounded()], ids=lambda solver: type(solver).__name__)
 @pytest.mark.parametrize("rate", [1e-4, 1e-3, 1e-2])
-def test_quasi_newton_steps_get_lower_than_adam_for_as_many_gradients(rate, toy):
-    (newton, spent, _), (adam, as_many, _) = (solve(toy, solver, 8, rate) for solver in (LBFGS(), Adam()))
+def test_quasi_newton_steps_get_lower_than_adam_for_as_many_gradients(rate, kind, toy):
+    (newton, spent, _), (adam, as_many, _) = (solve(toy, solver, 8, rate) for solver in (kind, Adam()))
     assert spent == as_many == 8
     assert newton.start == adam.start
     assert newton.end < adam.end < adam.start
@@ -246,7 +247,7 @@ class Endless(Solver):
             evaluate()
 
 
-@pytest.mark.parametrize("solver", [Adam(), LBFGS(), Endless()], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize("solver", [Adam(), LBFGS(), Bounded(), Endless()], ids=lambda solver: type(solver).__name__)
 @pytest.mark.parametrize("gamma", [2.5, 0.4])
 def test_a_run_spends_exactly_its_steps_and_looks_at_where_the_last_one_led(solver, gamma, toy):
     """Far from a minimum, where each of these line searches would go on."""
@@ -257,7 +258,7 @@ def test_a_run_spends_exactly_its_steps_and_looks_at_where_the_last_one_led(solv
         assert told == [(number, steps) for number in range(1, steps + 1)]
 
 
-@pytest.mark.parametrize("solver", [Adam(), LBFGS()], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize("solver", [Adam(), LBFGS(), Bounded()], ids=lambda solver: type(solver).__name__)
 def test_the_parameters_that_come_back_are_those_of_the_chosen_step(solver, toy):
     course, _, _ = solve(toy, solver, 5, rate=1e-3, brakes=Brakes(level=0.5))
     network = deepcopy(toy.network)

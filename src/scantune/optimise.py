@@ -22,6 +22,9 @@ from scantune.volumes import Batch, Volume
 
 OnStep = Callable[[int, int], None]
 
+FEW = 4
+"""Slices by which a solver finds the units of its steps."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -151,7 +154,8 @@ def optimise(
 
     try:
         method.start(volume, generator)
-        schedule.solver.run(moving, evaluate, method.options.learning_rate, schedule.steps)
+        solver = schedule.solver.fitted(network.normalizer, moving, volume.spread(FEW).images)
+        solver.run(moving, evaluate, method.options.learning_rate, schedule.steps)
     except _Arrived:
         pass
     finally:
