@@ -348,7 +348,7 @@ def test_the_fast_preset_takes_adams_steps_where_the_objective_changes(options, 
     ("arguments", "complaint"),
     [
         ({"method": "magic"}, "Unknown method 'magic'. Available: source"),
-        ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper"),
+        ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper, converged"),
         ({"steps": -1}, "steps must be 0 or more"),
         ({"device": "cuda"}, "cuda is not available"),
         ({"device": "toaster"}, "toaster is not available"),

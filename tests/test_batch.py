@@ -366,7 +366,7 @@ def test_no_scan_at_all_is_told_at_once(tmp_path, paths, sentence):
             {"method": "magic"},
             "Unknown method 'magic'. Available: source, batchnorm, entropy, dae, ae, foe-cnn, foe-cnn-pca",
         ),
-        ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper"),
+        ({"preset": "slow"}, "Unknown preset 'slow'. Available: fast, paper, converged"),
         ({"steps": -1}, "steps must be 0 or more, got -1"),
         ({"device": "abacus"}, "abacus"),
         ({"method": "foe-cnn"}, "needs a prior"),

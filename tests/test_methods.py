@@ -8,6 +8,7 @@ import torch
 import scantune
 from conftest import TOY_PATCHES, toy_scan, with_heights
 from scantune import FieldOfExperts, InputError
+from scantune.adapt import PRESETS
 from scantune.methods import METHODS, Equipment, FoECNNPCA
 from scantune.prior import MINIMUM_ACTIVE
 from scantune.tasks import TASKS, Registration, Segmentation
@@ -37,7 +38,7 @@ class TestEveryMethod:
         assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == trained
         assert not any(module._forward_hooks for module in network.modules())
 
-    @pytest.mark.parametrize("preset", ["fast", "paper"])
+    @pytest.mark.parametrize("preset", PRESETS)
     def test_the_same_seed_gives_the_same_result(self, task, method, preset, known):
         scan = seen(toy_scan(71)[0] ** 2, task)
         one, other = (scantune.adapt(known, scan, method=method, preset=preset, steps=2, seed=5) for _ in range(2))

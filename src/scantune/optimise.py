@@ -154,7 +154,8 @@ def optimise(
 
     try:
         method.start(volume, generator)
-        solver = schedule.solver.fitted(network.normalizer, moving, volume.spread(FEW).images)
+        images = volume.spread(FEW).images[:, : network.channels]
+        solver = schedule.solver.fitted(network.normalizer, moving, images)
         solver.run(moving, evaluate, method.options.learning_rate, schedule.steps)
     except _Arrived:
         pass

@@ -38,7 +38,7 @@ class FoEOptions(Options):
     joining: int = 30
     """After how many steps all layers have joined, bottom-up."""
     slices: int = 0
-    """The most slices of a scan that the steps of preset `fast` see, at equal distances; 0 for all."""
+    """The most slices of a scan that exact steps see (of other presets than `paper`), evenly spaced; 0 for all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
