@@ -53,12 +53,17 @@ class Ground:
 
     def best(self, work: Callable[[], object]) -> float:
         """Seconds of one call, the best of some after those that warm up."""
-        times = []
+        return self.race(work)[0]
+
+    def race(self, *works: Callable[[], object]) -> list[float]:
+        """The same of each, by turns, so that a machine that is slower for a while is so for all."""
+        times: list[list[float]] = [[] for _ in works]
         for _ in range(self.repeats + WARM):
-            start = self.now()
-            work()
-            times.append(self.now() - start)
-        return min(times[WARM:])
+            for work, each in zip(works, times, strict=True):
+                start = self.now()
+                work()
+                each.append(self.now() - start)
+        return [min(each[WARM:]) for each in times]
 
     def scan(self, centre: str, slices: int, size: int, start: int = 0) -> tuple[Tensor, Tensor]:
         """A simulated scan `(slices, 1, size, size)` and its labels `(slices, size, size)`."""

@@ -1,6 +1,5 @@
 """Peak memory of a step."""
 
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import torch
 from ground import WARM, Ground, Row
+
+from scantune.jobs.memory import peak_memory_mb
 
 
 def memory(on: Ground) -> Iterator[Row]:
@@ -38,4 +39,5 @@ def peak(on: Ground) -> Iterator[Row]:
     """Of this process."""
     images, _ = on.scan("spgr-1.5T", on.slices, on.size)
     on.step(on.network, on.prior, images)()
-    yield "", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+    # Not the one that getrusage tells, which a process takes over from the one that has started it.
+    yield "", f"{1e3 * peak_memory_mb(on.device) / 2**20:.1f} GiB"

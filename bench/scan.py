@@ -29,7 +29,7 @@ STAGES = {
     "scantune.modelfile:load": "model load",
     "scantune.scanrun:ScanRun.adapt": SCAN,
     "scantune.scanrun:_content_hash": "hash of the scan's file",
-    "scantune.adapt:read_scan": "reading",
+    "scantune.patients:read_scan": "reading",
     "scantune.preprocess:Preprocessing.apply": "preprocessing",
     "scantune.preprocess:without_bias": "bias field (N4)",
     "scantune.adapt:_source": "copy of the network",

@@ -26,9 +26,11 @@ def steps(on: Ground) -> Iterator[Row]:
     images, _ = on.scan("spgr-1.5T", on.slices, on.size)
     generator = torch.Generator().manual_seed(0)
     plain = Plain.of(on.network, on.prior)
-    slow = on.best(lambda: plain.epoch(images, generator))
-    fast = on.best(on.step(on.network, on.prior, images))
-    bounded = on.best(on.step(on.network, on.prior, images, kept=0))
+    slow, fast, bounded = on.race(
+        lambda: plain.epoch(images, generator),
+        on.step(on.network, on.prior, images),
+        on.step(on.network, on.prior, images, kept=0),
+    )
     what = f"{on.slices} x {on.size} x {on.size}"
     yield f"step, plain rendering, {what}", f"{1e3 * slow:.1f} ms"
     yield f"step, {what}", f"{1e3 * fast:.1f} ms, {slow / fast:.1f} x faster"

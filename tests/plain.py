@@ -1,7 +1,8 @@
 """The plain rendering of FoE-CNN-PCA: Eq. 7 to 15 as one would first write them, to compare and to time against.
 
 Eager, float32, every parameter's gradient on, batch norms as they are, features standardised pixel by pixel, patches
-cut out one by one, every training subject compared with. Gaussian densities, 2D networks, the default options.
+cut out one by one, every training subject compared with; of the network PyTorch's own operations alone, none of our
+programs for pooling, upsampling and bumps. Gaussian densities, 2D networks, the default options.
 """
 
 from copy import deepcopy
@@ -12,8 +13,27 @@ from torch.nn import functional as F
 
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.densities.gaussian import FLOOR
+from scantune.networks import UNet
+from scantune.networks.normalizer import Bump
 
 WEIGHT = 0.1  # lambda
+
+
+class PlainUNet(UNet):
+    """By PyTorch's pooling and upsampling."""
+
+    def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.pool(x)
+
+    def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor:
+        return torch.cat([F.interpolate(x, size=skip.shape[2:], mode="bilinear", align_corners=False), skip], dim=1)
+
+
+class PlainBump(Bump):
+    """As its formula is written."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(-x.square() / self.sigma.square().clamp_min(1e-6))
 
 
 class Plain:
@@ -21,6 +41,9 @@ class Plain:
 
     def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts) -> None:
         self.network = network.eval()
+        for module in network.modules():
+            # They have nothing that the others do not have.
+            module.__class__ = {UNet: PlainUNet, Bump: PlainBump}.get(type(module), type(module))
         self.prior = prior
         self.term = torch.zeros(())
         self.features: dict[str, Tensor] = {}

@@ -117,7 +117,7 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
         "s1_seg.nii.gz",
         "s1_source_seg.nii.gz",
     ]
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["decision"] == entry["decision"] == result.decision.action
     assert manifest["scans"]["s1"]["reason"] == result.decision.reason
     written = nibabel.load(tmp_path / "out" / "s1_seg.nii.gz")
@@ -146,7 +146,7 @@ def test_a_result_whose_page_cannot_be_written_is_saved_without_it(model, tmp_pa
 
     monkeypatch.setattr("scantune.pages.write_case", broken)
     entry = scantune.adapt(model, as_case(104), method="source").save(tmp_path)
-    (written,) = json.loads((tmp_path / "manifest.json").read_text())["scans"].values()
+    (written,) = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["scans"].values()
     for told in (entry["page_failure"], written["page_failure"], caplog.text):
         assert "_page.html could not be written, for an unforeseen reason (ValueError: no such colour)." in told
     assert all((tmp_path / name).is_file() for name in entry["outputs"].values())

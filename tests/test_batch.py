@@ -30,7 +30,7 @@ class FakeResult:
         self.path = path
 
     def text(self):
-        return self.path.read_text()
+        return self.path.read_text(encoding="utf-8")
 
     def write_segmentations(self, folder):
         name = scan_name(self.path)
@@ -57,7 +57,7 @@ def adapted(monkeypatch):
         for step in range(settings["steps"]):
             on_step(step + 1, settings["steps"])
         errors = {"bad": ScanError(f"{path} is bad."), "crash": KeyError("oops"), "full": MemoryError("42 GB")}
-        text = path.read_text() if path.is_file() else "" if path.is_dir() else "bad"
+        text = path.read_text(encoding="utf-8") if path.is_file() else "" if path.is_dir() else "bad"
         if text in errors:
             raise errors[text]
         return FakeResult(path)
@@ -91,7 +91,7 @@ def test_settings_reach_the_adaptation(adapted, scan, tmp_path):
 def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     out = tmp_path / "deep" / "out"
     adapt_scans([scan("a.nii.gz"), scan("b.nii")], MODEL, out, SETTINGS)
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["format"] == 1
     assert manifest["model"] == {"name": "toy", "fingerprint": "f1"}
     assert manifest["labels"] == MODEL.labels
@@ -115,7 +115,7 @@ def test_the_decision_of_an_only_scan_stands_at_the_top(adapted, scan, tmp_path)
 
 def test_no_path_of_the_machine_is_written(adapted, scan, tmp_path):
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS)
-    assert str(tmp_path) not in (tmp_path / "out" / "manifest.json").read_text()
+    assert str(tmp_path) not in (tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")
 
 
 def test_what_is_done_is_skipped_on_any_device(adapted, scan, tmp_path):
@@ -135,7 +135,7 @@ def test_pages_can_be_left_out_and_asked_for_later(adapted, scan, tmp_path):
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS)) == {"a": "done"}
     assert (out / "a_page.html").exists()
-    assert 'href="a_page.html"' in (out / "index.html").read_text()
+    assert 'href="a_page.html"' in (out / "index.html").read_text(encoding="utf-8")
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
 
 
@@ -152,7 +152,7 @@ def test_an_index_of_another_program_is_left_alone_and_told_of(adapted, scan, tm
     (tmp_path / "out" / "index.html").write_text("mine")
     observer = Remarks()
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS, observer=observer)
-    assert (tmp_path / "out" / "index.html").read_text() == "mine"
+    assert (tmp_path / "out" / "index.html").read_text(encoding="utf-8") == "mine"
     assert observer.remarks == ["There is no index of the pages: index.html is another program's, and left alone."]
 
 
@@ -201,7 +201,7 @@ def test_a_page_of_an_earlier_result_goes_with_it(adapted, scan, tmp_path):
     path.write_text("crash")
     (out / "a_source_seg.nii.gz").unlink()
     adapt_scans([path], MODEL, out, SETTINGS, overwrite=True)
-    assert (out / "a_seg.nii.gz").read_text() == "fine"  # a failure removes nothing
+    assert (out / "a_seg.nii.gz").read_text(encoding="utf-8") == "fine"  # a failure removes nothing
 
 
 def other_settings(out, paths):
@@ -239,9 +239,9 @@ def test_another_scan_of_the_same_name_does_not_pass_for_done_nor_replace_it(ada
     (outcome,) = adapt_scans([second], MODEL, tmp_path / "out", SETTINGS)
     assert outcome.is_bad_input
     assert "another scan named a" in outcome.entry["reason"]
-    assert (tmp_path / "out" / "a_seg.nii.gz").read_text() == "north"
+    assert (tmp_path / "out" / "a_seg.nii.gz").read_text(encoding="utf-8") == "north"
     adapt_scans([second], MODEL, tmp_path / "out", SETTINGS, overwrite=True)
-    assert (tmp_path / "out" / "a_seg.nii.gz").read_text() == "south"
+    assert (tmp_path / "out" / "a_seg.nii.gz").read_text(encoding="utf-8") == "south"
 
 
 def test_files_of_another_origin_are_not_replaced(adapted, scan, tmp_path):
@@ -249,9 +249,9 @@ def test_files_of_another_origin_are_not_replaced(adapted, scan, tmp_path):
     by_hand = scan("a_seg.nii.gz", "by hand")
     (outcome,) = adapt_scans([path], MODEL, path.parent, SETTINGS)
     assert outcome.is_bad_input
-    assert by_hand.read_text() == "by hand"
+    assert by_hand.read_text(encoding="utf-8") == "by hand"
     adapt_scans([path], MODEL, path.parent, SETTINGS, overwrite=True)
-    assert by_hand.read_text() == "fine"
+    assert by_hand.read_text(encoding="utf-8") == "fine"
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
@@ -267,7 +267,7 @@ def test_no_kind_of_file_that_a_run_may_write_is_replaced(adapted, scan, tmp_pat
         return
     assert outcome.is_bad_input
     assert f"{by_hand} is there already" in outcome.entry["reason"]
-    assert by_hand.read_text() == "by hand"
+    assert by_hand.read_text(encoding="utf-8") == "by hand"
 
 
 def test_a_bad_scan_does_not_stop_the_others(adapted, scan, tmp_path):
@@ -413,7 +413,7 @@ def test_a_manifest_of_another_program_is_not_touched(adapted, scan, tmp_path, t
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(InputError, match=sentence):
         adapt_scans([scan("a.nii")], MODEL, tmp_path, SETTINGS)
-    assert (tmp_path / "manifest.json").read_text() == text
+    assert (tmp_path / "manifest.json").read_text(encoding="utf-8") == text
 
 
 def test_an_entry_without_outputs_holds_nothing(tmp_path):

@@ -121,9 +121,9 @@ def test_a_row_says_what_a_plain_adaptation_gives(path, whole):
     assert rows["mean"].dice == pytest.approx((rows["rim"].dice + rows["core"].dice) / 2)
     assert (rows["rim"].energy_before, rows["rim"].energy_after) == (result.energy_before, result.energy_after)
     assert (rows["rim"].steps, rows["rim"].decision, rows["rim"].job) == (2, "kept", job.key)
-    manifest = json.loads((whole / "jobs" / job.key / "manifest.json").read_text())
+    manifest = json.loads((whole / "jobs" / job.key / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["energies_after"] == result.adapted.energies
-    trace = json.loads((whole / "jobs" / job.key / "trace.json").read_text())
+    trace = json.loads((whole / "jobs" / job.key / "trace.json").read_text(encoding="utf-8"))
     assert [row["objective"] for row in trace] == [row["objective"] for row in result.trace]
 
 
@@ -201,7 +201,7 @@ def test_steps_are_watched_and_scans_kept_without_changing_a_row(path, whole, tm
     assert [row for row in plain if row.method == "foe-cnn"] == [row for row in watched if row.method == "foe-cnn"]
     jobs = {(job.row, job.trial.site, job.trial.number): job.key for job in expand(Experiment.read(path, sets)).rows}
     folder = out / "jobs" / jobs["foe-cnn", "north", 0]
-    trace = json.loads((folder / "trace.json").read_text())
+    trace = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
     noted = {row["step"]: row["dices"] for row in trace if "dices" in row}
     assert {row["step"]: row["dice"] for row in trace if "dice" in row} == {n: d["whole"] for n, d in noted.items()}
     baseline = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline", "north", 0])}
@@ -221,7 +221,7 @@ def test_a_method_that_draws_its_start_is_watched_from_there(path, whole, tmp_pa
     sets = ["experiment.watch=[0]", 'experiment.methods=["strong baseline", "ae"]']
     run(path, out, *sets, selection=Selection(methods=("strong baseline", "ae"), centres=("south",)))
     jobs = {job.row: job.key for job in expand(Experiment.read(path, sets)).rows if job.trial.site == "south"}
-    first = json.loads((out / "jobs" / jobs["ae"] / "trace.json").read_text())[0]
+    first = json.loads((out / "jobs" / jobs["ae"] / "trace.json").read_text(encoding="utf-8"))[0]
     source = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline"])}
     assert first["dices"].keys() == source.keys() and first["dices"]["mean"] != source["mean"]
 
@@ -242,7 +242,7 @@ def test_a_failure_takes_only_what_needs_it(path, whole, tmp_path, capsys):
     assert told == [("supervise", True), ("supervise", True)]
     assert {row.method for row in read_rows(out)} == {"strong baseline", "entropy", "foe-cnn"}
     failed = list((out / "failed").iterdir())
-    assert len(failed) == 2 and "The training loss is nan" in failed[0].read_text()
+    assert len(failed) == 2 and "The training loss is nan" in failed[0].read_text(encoding="utf-8")
     assert not list((out / "running").glob("*.new")) + list((out / "running").glob("*.json"))
 
 

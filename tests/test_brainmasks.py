@@ -125,7 +125,7 @@ class TestCommand:
         pattern = ("--brain-mask", "*_mask.nii.gz")
 
         def told():
-            entries = json.loads((tmp_path / "out" / "manifest.json").read_text())["scans"]
+            entries = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["scans"]
             return {name: (entry["brain_mask"], entry["input"]) for name, entry in entries.items()}
 
         assert self.run(model, tmp_path / "out", *scans, *pattern) == 0
@@ -144,7 +144,7 @@ class TestCommand:
         scans = [str(write(tmp_path / f"{name}.nii.gz", head())) for name in "ab"]
         masks = [str(write(tmp_path / f"{name}_mask.nii.gz", BRAIN * (name == "a"))) for name in "ab"]
         assert self.run(model, tmp_path / "out", *scans, "--brain-mask", *masks) == 3
-        entries = json.loads((tmp_path / "out" / "manifest.json").read_text())["scans"]
+        entries = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["scans"]
         assert (entries["a"]["status"], entries["b"]["status"]) == ("done", "failed")
         assert "b_mask.nii.gz must hold a picture, but every voxel is 0" in entries["b"]["reason"]
 

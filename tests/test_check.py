@@ -62,7 +62,7 @@ def test_the_command_writes_a_report_and_a_contact_sheet(folder, tmp_path, capsy
         "No problems in 6 scans.",
     ):
         assert word in shown
-    record = json.loads((out / "check.json").read_text())
+    record = json.loads((out / "check.json").read_text(encoding="utf-8"))
     assert (record["dataset"], record["scans"], record["problems"]) == ("folder", 6, {})
     assert record["labels"] == {"rim": 1, "core": 2}
     from matplotlib.image import imread
@@ -114,7 +114,7 @@ def test_troubles_do_not_hide_each_other(folder, tmp_path):
     spoil(folder / "S_2_seg.nii.gz", "empty")
     report = check(folder, options=PATTERNS, out=tmp_path / "out")
     assert list(report.problems) == ["N_1_T1w", "S_2_T1w"]
-    assert json.loads((tmp_path / "out" / "check.json").read_text())["problems"] == report.problems
+    assert json.loads((tmp_path / "out" / "check.json").read_text(encoding="utf-8"))["problems"] == report.problems
     assert (tmp_path / "out" / "contact.png").exists()
 
 
@@ -268,5 +268,5 @@ def test_a_look_counts_every_voxel(folder):
 def test_real_folders_are_checked(folder, options, scans, capsys, tmp_path):
     assert main(["check", str(DATA / folder), "--options", *options, "--out", str(tmp_path)]) == 0
     assert f"No problems in {scans} scans." in capsys.readouterr().out
-    turned = json.loads((tmp_path / "check.json").read_text())["notes"].get("shifted", [])
+    turned = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["notes"].get("shifted", [])
     assert turned == (["sub-9604_run-1_T2starw"] if folder == "gm-challenge" else [])  # an sform turned by 0.02 degrees

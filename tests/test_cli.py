@@ -84,7 +84,7 @@ def test_from_scans_to_scores(model, tmp_path, capsys):
         image = nibabel.load(out / f"{name}.nii.gz")
         assert image.shape == (20, 18, 3)
         assert np.allclose(image.affine, AFFINE, atol=1e-6)
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     entry = manifest["scans"]["sub-1"]
     assert (entry["method"], entry["preset"], entry["steps"], entry["seed"]) == ("foe-cnn-pca", "fast", 2, 0)
     assert entry["decision"] in ("kept", "rolled back")
@@ -117,7 +117,7 @@ def test_a_methods_options_are_used_recorded_and_decide_the_result(model, tmp_pa
     words = ["adapt", scan, "--model", model, "--out", str(out), "--steps", "1", "--no-guard", "--options"]
     given = ["moving=norm-affine", "weight=0", "learning_rate=1e-3", "layers=up.2.second.conv"]
     assert main([*words, *given]) == 0
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     asked = {"moving": "norm-affine", "weight": 0, "learning_rate": 0.001, "layers": "up.2.second.conv"}
     assert manifest["settings"]["options"] == manifest["scans"]["a"]["settings"]["options"] == asked
     used = manifest["scans"]["a"]["options"]

@@ -533,7 +533,7 @@ def same_sums(one, other):
 
 @every_cohort
 def test_a_change_of_the_scans_raises_the_version_of_the_simulation(name):
-    noted = json.loads(SUMS.read_text())
+    noted = json.loads(SUMS.read_text(encoding="utf-8"))
     told = (
         "Simulated scans look different, and benchmarks would take old ones for new: raise VERSION in "
         "simulate/__init__.py (unless a centre's protocol is all that changed), then note the new sums with: "

@@ -109,7 +109,7 @@ def test_a_network_is_trained_on_a_data_set(tmp_path, monkeypatch, capsys):
     bids()
     recipe = block("toml", SECTIONS["`bids`"]) + "cache = 'kept'\n[preprocessing]\nsize = [16, 16]\nspacing = 0.15\n"
     Path("r.toml").write_text(f"{recipe}[network]\nwidth = 2\n[train]\niterations = 1\nbatch = 2\ndevice = 'cpu'\n")
-    Path("anywhere.toml").write_text(Path("r.toml").read_text().replace('root = "study"\n', ""))
+    Path("anywhere.toml").write_text(Path("r.toml").read_text(encoding="utf-8").replace('root = "study"\n', ""))
     assert main(["train", "anywhere.toml", "--root", "study", "--out", "m.safetensors"]) == 0
     assert len(list(Path("kept").iterdir())) == 3
     assert main(["fit", "m.safetensors", "--data", "anywhere.toml", "--root", "study"]) == 0

@@ -557,7 +557,7 @@ def test_a_task_of_the_decathlon_with_two_contrasts(task):
 
 
 def test_a_task_without_lists_is_told(task):
-    about = json.loads((task / "dataset.json").read_text())
+    about = json.loads((task / "dataset.json").read_text(encoding="utf-8"))
     (task / "dataset.json").write_text(json.dumps(about | {"training": [{"label": "x"}]}))
     with pytest.raises(InputError, match="must name an image for each scan, but has the entry {'label': 'x'}"):
         DATASETS["decathlon"].open(task).entries()

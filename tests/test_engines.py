@@ -121,7 +121,7 @@ def driver(path, out, engine, address):
 def alive(pid):
     """Whether a process runs; one that has ended and is only waited for does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 

@@ -141,7 +141,7 @@ def test_a_second_data_set_adds_centres_to_test_at(tmp_path):
         folder.mkdir()
     first, second = write_scans(one), write_scans(other)
     second = second.rename(other / "more.csv")
-    second.write_text(second.read_text().replace(",south,", ",west,").replace(",north,", ",east,"))
+    second.write_text(second.read_text(encoding="utf-8").replace(",south,", ",west,").replace(",north,", ",east,"))
     structures = ["data.site=home", "data.structures.GM=1", "data.structures.WM=2"]
     further = [word.replace("data.", "tests.csv.") for word in structures]
     experiment = Experiment.read("spine", structures + further, [("csv", str(first)), ("csv", str(second))])
@@ -162,7 +162,7 @@ def test_a_run_experiment_reads_as_itself(tmp_path):
     experiment = Experiment.read("ae-variants", ["train.iterations=10", "experiment.tier=1"])
     path = tmp_path / "experiment.toml"
     path.write_text(experiment_text(experiment))
-    assert tomllib.loads(path.read_text()) == experiment.tables
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == experiment.tables
     again = expand(Experiment.read(path))
     assert [job.key for job in again.rows] == [job.key for job in expand(experiment).rows]
     assert again.rows[0].tier == "1"

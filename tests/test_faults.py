@@ -352,7 +352,7 @@ def test_no_patient_name_is_written_or_said(model, tmp_path, capfd, caplog):
             (folder / f"{number}.dcm").write_bytes(data[:-9] if bad else data)
     assert adapt(model, tmp_path / "out", tmp_path / "head", tmp_path / "cut") == 3
     said = capfd.readouterr()
-    texts = [said.out, said.err, caplog.text, (tmp_path / "out" / "manifest.json").read_text()]
+    texts = [said.out, said.err, caplog.text, (tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")]
     assert not [text for text in texts if "Secret" in text]
     written = [path for path in (tmp_path / "out").iterdir() if b"Secret" in path.read_bytes()]
     assert written == []

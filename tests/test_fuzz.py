@@ -95,7 +95,7 @@ def test_rows_are_kept_by_kind_and_seed_and_become_a_table(tmp_path):
     done = Campaign("dicom", 1, findings={"1:3": "oops"})
     done.counts.update({"died": 1})
     write_row(path, record(done))
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     assert [line.split(",")[:3] for line in lines[1:]] == [
         ["nifti", "1", "7"],
         ["nifti", "2", "9"],

@@ -77,7 +77,7 @@ def test_scores_become_tables(rules, tmp_path, monkeypatch, capsys):
     (tmp_path / "paths.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     out = tmp_path / "guard.csv"
     rules.score(Namespace(models="", files=[tmp_path / "paths.jsonl"], out=out))
-    first = next(iter(csv.DictReader(out.read_text().splitlines())))
+    first = next(iter(csv.DictReader(out.read_text(encoding="utf-8").splitlines())))
     assert (first["dice_before"], first["dice_free"], first["dice"]) == ("0.7000", "0.5000", "0.8000")
     assert (first["reading"], first["decision"], first["step"]) == ("shifted", "kept", "1")
     rules.table(Namespace(files=[out]))

@@ -212,19 +212,19 @@ class TestIndex:
         jobs = {name: bench_job(tmp_path / "bench", name, kept) for name, kept in (("j1", True), ("j2", False))}
         index = pages_of_bench(tmp_path / "bench", tmp_path / "out")
         assert index == tmp_path / "out" / "index.html"
-        text = index.read_text()
+        text = index.read_text(encoding="utf-8")
         assert 'href="cases/j1.html"' in text
         assert "cases/j2.html" not in text
         page = tmp_path / "out" / "cases" / "j1.html"
         view = case_view()
         for name, scores in view.dice.items():  # the reference had other values of the same names
-            assert f"<td>{scores[0]:.3f}</td><td>{scores[1]:.3f}</td>" in page.read_text(), name
+            assert f"<td>{scores[0]:.3f}</td><td>{scores[1]:.3f}</td>" in page.read_text(encoding="utf-8"), name
         written = page.stat().st_mtime_ns
         pages_of_bench(tmp_path / "bench", tmp_path / "out")
         assert page.stat().st_mtime_ns == written
         assert "Not in the table" not in text
         (jobs["j1"] / "trace.json").write_text("{")
-        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text()
+        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text(encoding="utf-8")
         assert "cases/j1.html" not in text
         assert "2 runs" in text
         assert re.search(r"<li>No page: \S+trace.json must be JSON that scantune bench wrote", text)
@@ -241,11 +241,11 @@ class TestIndex:
         (bench / "failed" / "f1.txt").write_text("s 4: <ae>, seed 0\nIt broke.\n\nTraceback ...")
         (bench / "failed" / "j1.txt").write_text("done since\nIt broke.\n")
         (bench / "failed" / "f2.txt").write_text("")
-        text = pages_of_bench(bench, out).read_text()
+        text = pages_of_bench(bench, out).read_text(encoding="utf-8")
         body, notes = text.split("Not in the table")
         assert set(re.findall(r'href="(cases[^"]+)"', body)) == {"cases/j1.html", "cases/j2.html"}
         assert "foe-cnn, mine, seed 0" in body
-        assert "foe-cnn, mine, seed 0" in (out / "cases" / "j2.html").read_text()
+        assert "foe-cnn, mine, seed 0" in (out / "cases" / "j2.html").read_text(encoding="utf-8")
         assert "q ES" in body
         assert "1 finished run in jobs/ not shown: rows.csv does not tell of it." in notes
         assert "<li>Failed: s 4: &lt;ae&gt;, seed 0: It broke. (failed/f1.txt)</li>" in notes
@@ -258,7 +258,7 @@ class TestIndex:
         (tmp_path / "failed").mkdir()
         for number in range(25):
             (tmp_path / "failed" / f"f{number:02d}.txt").write_text(f"job {number}\nwhy\n")
-        text = pages_of_bench(tmp_path, tmp_path / "out").read_text()
+        text = pages_of_bench(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
         assert text.count("<li>Failed: job") == 20
         assert "<li>Failed: 5 more, in failed/.</li>" in text
 
@@ -266,16 +266,16 @@ class TestIndex:
         lone = bench_job(tmp_path / "bench", "j1", kept=True)
         bench_job(tmp_path / "bench", "j2", kept=False)
         (lone / "rows.csv").unlink()
-        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text()
+        text = pages_of_bench(tmp_path / "bench", tmp_path / "out").read_text(encoding="utf-8")
         assert "1 finished run in jobs/ not shown" in text
         assert "<p>1 scan." in text
 
     def test_a_report_leads_to_the_pages_of_its_benchmark(self, tmp_path):
         folder = tmp_path / "my bench"
-        rows = (bench_job(folder, "j1", True) / "rows.csv").read_text()
+        rows = (bench_job(folder, "j1", True) / "rows.csv").read_text(encoding="utf-8")
         (folder / "rows.csv").write_text(rows)
         made = report([folder], against="foe-cnn")
-        assert "[my bench](<pages/my bench/index.html>)" in made.page.read_text()
+        assert "[my bench](<pages/my bench/index.html>)" in made.page.read_text(encoding="utf-8")
         assert (folder / "report" / "pages" / "my bench" / "cases" / "j1.html").exists()
 
 

@@ -560,7 +560,7 @@ def test_mms_takes_flat_folders_and_says_what_is_wrong_with_the_table(tmp_path):
     entries[0].read()
     assert "A3B7E5_sa.nii.gz is missing" in refusal(entries[2].read)
     table = next(tmp_path.glob("*.csv"))
-    original = table.read_text()
+    original = table.read_text(encoding="utf-8")
     for wrong, word in (("2,2,1", "empty"), ("2,9,1", "counted from 0"), ("3,3,1", "centre"), ("2,,1", "whole")):
         table.write_text(original.replace("A1D0Q7,Philips,B,2,3,1", f"A1D0Q7,Philips,B,{wrong}"))
         assert word in refusal(lambda: DATASETS["mms"].open(tmp_path).entries()[0].read())

@@ -365,7 +365,7 @@ class TestOutputs:
         case = head()
         write_image(tmp_path / "scan.nii.gz", case.image, case)
         scantune.adapt(model, tmp_path / "scan.nii.gz", method="source").save(tmp_path)
-        entry = json.loads((tmp_path / "manifest.json").read_text())["scans"]["scan"]
+        entry = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["scans"]["scan"]
         assert 0 <= entry["quality"]["folding"] <= 1
         assert entry["quality"]["roughness"] == entry["source_quality"]["roughness"]
         assert entry["seconds"] > 0
@@ -376,7 +376,7 @@ class TestOutputs:
         model.save(tmp_path / "m.safetensors")
         given = ["adapt", str(tmp_path / "scan.nii.gz"), "--model", str(tmp_path / "m.safetensors"), "--out", str(out)]
         assert main([*given, *asked, "--options", "smoothness=0.2"]) == 0
-        manifest = json.loads((out / "manifest.json").read_text())
+        manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
         entry = manifest["scans"]["scan"]
         assert manifest["settings"]["method"] == entry["settings"]["method"] == entry["method"] == "instance"
         assert (entry["options"]["smoothness"], entry["decision"]) == (0.2, "kept")

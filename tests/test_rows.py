@@ -42,7 +42,7 @@ def test_rows_survive_their_file(tmp_path, name):
 
 def test_numbers_that_there_are_none_of_are_empty_fields(tmp_path):
     write_rows(tmp_path / "rows.csv", [LOST])
-    cells = next(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    cells = next(csv.DictReader((tmp_path / "rows.csv").read_text(encoding="utf-8").splitlines()))
     assert [name for name, cell in cells.items() if cell == ""] == ["session", "hd95", "asd", "energy_before", "fold"]
 
 

@@ -581,7 +581,7 @@ def test_nothing_half_written_is_left(tmp_path, image, monkeypatch, failure):
     with pytest.raises((InputError, KeyboardInterrupt)):
         write_labels(tmp_path / "seg.nii.gz", np.ones(SHAPE, np.uint8), Case("a", image, np.eye(4)))
     assert [path.name for path in tmp_path.iterdir()] == ["seg.nii.gz"]
-    assert (tmp_path / "seg.nii.gz").read_text() == "before"
+    assert (tmp_path / "seg.nii.gz").read_text(encoding="utf-8") == "before"
 
 
 def test_text_is_written_whole_into_new_folders_and_over_old_files(tmp_path):

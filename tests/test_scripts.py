@@ -195,7 +195,7 @@ def test_the_recipes_of_real_scans_put_the_same_people_aside(recipe, scan, refer
     for person in range(20):
         image(tmp_path / f"{scan.format(100 + person)}.nii", person)
         labels(tmp_path / f"{reference.format(100 + person)}.nii", (0, 1))
-    text = (SCRIPTS / "recipes" / f"{recipe}.toml").read_text().replace(".nii.gz", ".nii")
+    text = (SCRIPTS / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8").replace(".nii.gz", ".nii")
     (tmp_path / "recipe.toml").write_text(text)
     plan = Plan.read(read_recipe(tmp_path / "recipe.toml"), {"root": str(tmp_path)})
     splits = {n: entry.split for n, entry in enumerate(plan.source.chosen())}
@@ -234,3 +234,14 @@ def test_registration_results_take_every_fourth_slice_about_the_middle():
     case = results.thinned(Case("a", image, affine, image.astype(int)), first=1, count=9)
     assert np.array_equal(case.image, image[:, :, [3, 7]])
     assert np.allclose(case.affine @ [0, 0, 1, 1], affine @ [0, 0, 7, 1])
+
+
+def test_the_bench_of_a_scan_times_functions_that_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS.parent / "bench")
+    places = importlib.import_module("scan").STAGES
+    for place in places:
+        module, name = place.split(":")
+        home = importlib.import_module(module)
+        for part in name.split("."):
+            home = getattr(home, part)
+        assert callable(home), place

@@ -102,7 +102,7 @@ def made(desk):
 
 
 def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def error_line(capsys):
@@ -183,12 +183,12 @@ def test_a_second_run_does_what_is_left(made, desk):
     np.testing.assert_array_equal(gone.read_bytes()[10:], kept[10:])  # the first bytes of gzip files are their date
     partner = folder / str(gone).replace("_labels", "_image")
     assert {path for path, stamp in stamps(folder).items() if before[path] != stamp} == {gone, partner}
-    assert (folder / "recipe.toml").read_text() == "# edited"
+    assert (folder / "recipe.toml").read_text(encoding="utf-8") == "# edited"
     (folder / "recipe.toml").unlink()
     sheet = (folder / "contact.png").stat().st_mtime_ns
     assert write_cohort(settings(desk), folder, device="cpu").simulated == 0
     assert (folder / "contact.png").stat().st_mtime_ns == sheet
-    assert "[data]" in (folder / "recipe.toml").read_text()
+    assert "[data]" in (folder / "recipe.toml").read_text(encoding="utf-8")
 
 
 def test_an_interrupted_run_goes_on(here, tmp_path, capsys, monkeypatch):

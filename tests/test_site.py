@@ -93,7 +93,7 @@ def test_the_command_line_adapts_scan_after_scan_of_a_site(toy, tmp_path):
         nibabel.save(nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 3.0, 1.0])), path)
     words = [*map(str, scans), "--model", str(tmp_path / "toy.safetensors"), "--out", str(tmp_path / "out")]
     assert main(["adapt", *words, "--site", "--method", "foe-cnn", "--steps", "3", "--no-page"]) == 0
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["settings"]["site"]
     assert [manifest["scans"][name]["started_from"] for name in "ab"] == [None, "a"]
     assert manifest["scans"]["a"]["decision"] == "kept"

@@ -253,7 +253,7 @@ def test_from_recipe_to_adapted_scan(tmp_path, monkeypatch, capsys):
     words = ("adapt", tmp_path / "scan.nii.gz", "--model", model, "--out", tmp_path / "out", "--device", "cpu")
     assert scantune_command(monkeypatch, *words, "--steps", 2)[0] == 0
     assert nibabel.load(tmp_path / "out" / "scan_seg.nii.gz").shape == case.image.shape
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["model"]["fingerprint"] == scantune.load(model).fingerprint
     assert manifest["scans"]["scan"]["energy_before"] > 0
 
@@ -287,7 +287,7 @@ def test_fitting_a_helper_keeps_the_prior_and_fitting_the_prior_keeps_the_helper
     scan = recipe.parent / "s2_T1w.nii.gz"
     flags = ("--model", model, "--out", tmp_path / "out", "--device", "cpu", "--no-guard")
     assert scantune_command(monkeypatch, "adapt", scan, *flags, "--method", "dae", "--steps", 2)[0] == 0
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["settings"]["method"] == "dae"
 
 
@@ -411,7 +411,7 @@ def test_fine_tuning_resumes_only_from_the_same_start(half, plan, tmp_path):
 def test_a_start_that_does_not_suit_the_recipe_is_told(half, site, change, told, tmp_path, monkeypatch, capsys):
     start = tmp_path / "start.safetensors"
     half[0].save(start)
-    text = site.read_text()
+    text = site.read_text(encoding="utf-8")
     for old, new in change.items():
         assert old in text
         text = text.replace(old, new)
@@ -482,7 +482,7 @@ def test_the_prior_and_the_helpers_are_those_of_the_recipe_unless_told_otherwise
     prior, helper = "size = 4\nstride = 3\ncomponents = 2", "iterations = 2\nwidth = 2\nvalidate_every = 1"
     tables = f"\n[prior]\n{prior}\n[helpers.dae]\n{helper}\n"
     other = tmp_path / "other.toml"
-    other.write_text(recipe.read_text() + tables)
+    other.write_text(recipe.read_text(encoding="utf-8") + tables)
     model = tmp_path / "m.safetensors"
     half[0].save(model)
     assert scantune_command(monkeypatch, "fit", model, "--data", other, "--device", "cpu", "--set", "stride=2")[0] == 0

@@ -22,7 +22,7 @@ class ToyRun:
 
     def adapt(self, name, path):
         self.observer.step(name, 1, 1)
-        for word in path.read_text().split():
+        for word in path.read_text(encoding="utf-8").split():
             if word == "wait":
                 time.sleep(1)
             elif word == "die":
