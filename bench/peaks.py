@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from ground import WARM, Ground, Row
 
-from scantune.jobs.memory import peak_memory_mb
+from scantune.memory import peak_memory_mb
 
 
 def memory(on: Ground) -> Iterator[Row]:

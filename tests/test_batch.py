@@ -10,7 +10,8 @@ from scantune.batch import AdaptSettings, adapt_scans, name_scans
 from scantune.errors import InputError, ScanError
 from scantune.filenames import find_scans, images_in, scan_name
 from scantune.outcomes import Observer
-from scantune.outputs import OUTPUTS, OutputFolder, read_manifest, require_writable
+from scantune.outputfolder import OutputFolder
+from scantune.outputs import OUTPUTS, read_manifest, require_writable
 
 SETTINGS = AdaptSettings(method="source", steps=2)
 MODEL = SimpleNamespace(

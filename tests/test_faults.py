@@ -26,7 +26,8 @@ from hypothesis.extra import numpy as arrays
 import scantune
 from scantune.cli import main
 from scantune.errors import InputError
-from scantune.outputs import OutputFolder, read_manifest
+from scantune.outputfolder import OutputFolder
+from scantune.outputs import read_manifest
 from scantune.scans import Case, read_labels, read_scan, write_image, write_labels, write_text
 from scantune.tensorfile import write_tensors
 

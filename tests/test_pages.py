@@ -17,7 +17,8 @@ import pytest
 
 from page_cases import LABELS, case_view, entry, shells, trace
 from scantune.metrics import dice
-from scantune.pages import IndexRow, markup, pages_of_bench, volumes
+from scantune.pages import IndexRow, markup, volumes
+from scantune.pages.bench import pages_of_bench
 from scantune.pages.case import case_page
 from scantune.pages.charts import Scale, layers_chart, trace_chart
 from scantune.pages.index import index_page

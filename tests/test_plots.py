@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from scantune import AdaptableNetwork, Case, FieldOfExperts, Model, adapt
 from scantune.colours import COLOURS, WRONG, structure_colours
 from scantune.errors import InputError
+from scantune.figurefiles import save_figure
 from scantune.guard import Decision
-from scantune.plots import case_figure, pixel_aspect, plot_trace, save_figure
+from scantune.plots import case_figure, pixel_aspect, plot_trace
 from scantune.preprocess import Preprocessing
 
 LABELS = {"background": 0, "disc": 1, "ring": 2}

@@ -18,7 +18,7 @@ from scantune.cli import main
 from scantune.cohortdisplay import SimulationDisplay
 from scantune.cohortfiles import CohortSettings, write_cohort
 from scantune.cohortfolder import centre_record
-from scantune.cohortrecipe import bundled_preprocessing, suggested_preprocessing, toml
+from scantune.cohortrecipe import bundled_preprocessing, suggested_preprocessing
 from scantune.contactsheet import View, contact_sheet, scanner_summary
 from scantune.errors import InputError
 from scantune.preprocess import Preprocessing
@@ -29,6 +29,7 @@ from scantune.simulate.coils import COILS
 from scantune.simulate.protocols import bundled_centres, centres_from_toml
 from scantune.simulate.scheme import labelled_atlas, read_scheme
 from scantune.sources import Files
+from scantune.tomlwriting import toml
 from test_simulate import toy_map
 
 PAGE = (Path(__file__).parents[1] / "docs" / "simulate.md").read_text(encoding="utf-8")

@@ -13,7 +13,8 @@ from scantune import Model
 from scantune.batch import AdaptSettings, adapt_scans
 from scantune.errors import InputError
 from scantune.outcomes import Observer
-from scantune.outputs import OutputFolder, read_manifest
+from scantune.outputfolder import OutputFolder
+from scantune.outputs import read_manifest
 from scantune.preprocess import Preprocessing
 from scantune.team import choose_workers, side_by_side
 from test_adapt import as_case

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from scantune.errors import InputError
 from scantune.filewriting import write_whole
 from scantune.outcomes import Observer, Outcome
-from scantune.outputs import OutputFolder
+from scantune.outputfolder import OutputFolder
 from scantune.scanrun import AdaptSettings
 
 

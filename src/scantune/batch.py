@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from scantune.errors import InputError, ScanError
 from scantune.filenames import scan_name
 from scantune.outcomes import Observer, Outcome
-from scantune.outputs import OutputFolder, read_manifest, require_writable
+from scantune.outputfolder import OutputFolder
+from scantune.outputs import read_manifest, require_writable
 from scantune.scanrun import AdaptSettings, ScanRun
 from scantune.team import choose_workers, side_by_side
 

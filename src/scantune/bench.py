@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scantune.cohortrecipe import toml
 from scantune.engines import Ended, Engine
 from scantune.experiment import Experiment
 from scantune.graph import Graph, Selection, expand
@@ -15,6 +14,7 @@ from scantune.outputs import require_writable
 from scantune.rows import ROWS, Row, read_rows, write_parquet, write_rows
 from scantune.scans import write_text
 from scantune.store import Store
+from scantune.tomlwriting import toml
 
 TICK = 0.5
 """Seconds between two looks at how far running jobs are."""

@@ -1,20 +1,18 @@
 """A folder of prepared cases, each under a name made from everything that decides what it looks like.
 
-The name is a hash of the content of the case's files (all bytes, so that copies and touched files are found again, and
-changed ones never are), of how the case is read from them, of the preprocessing, and of the code that does both. What
-is there is never prepared again, by whichever run, and a run that was stopped goes on where it was.
+The name is a hash of the content of the files of the case (all bytes, so that copies and touched files are found again,
+and changed ones never are), of how the case is read from them, of the preprocessing, and of `VERSION`. A case that is
+there is never prepared again, by whichever run, and a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -33,10 +31,9 @@ from scantune.workers import in_parallel
 OnCase = Callable[[int, int, str], None]
 """Called with the number of cases that are done, of all, and the name of the last."""
 
-_CODE = (
-    *("datasets", "preprocess.py", "biasfield.py", "grids.py", "cases.py", "scans.py", "imagefiles.py"),
-    *("niftifiles.py", "dicomfiles.py", "dicomgrids.py", "metafiles.py", "itkclient.py", "itkserver.py"),
-)
+VERSION = 1
+"""Version of prepared cases: raise it when a change of the code makes any prepared case look different."""
+
 _NO_PART = tuple(field.name for field in dataclasses.fields(Entry))  # a case looks the same in another split
 
 
@@ -104,7 +101,7 @@ def case_key(entry: Entry, preprocessing: Preprocessing) -> str:
     """
     record = json.dumps(preprocessing.record(), sort_keys=True)
     about = [part for part in _plain(entry) if part[0] not in _NO_PART]
-    parts = [code_version(), record, type(entry).__qualname__, repr(about)]
+    parts = [str(VERSION), record, type(entry).__qualname__, repr(about)]
     digest = hashlib.sha256("\x1f".join(parts).encode())
     try:
         for path in entry.files():
@@ -221,16 +218,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-@functools.cache
-def code_version() -> str:
-    """What tells this way of reading and preparing cases from any other: its source text."""
-    digest = hashlib.sha256()
-    for name in _CODE:
-        part = resources.files("scantune") / name
-        files = sorted(part.iterdir(), key=lambda file: file.name) if part.is_dir() else [part]
-        for file in files:
-            if file.name.endswith(".py"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -16,8 +16,8 @@ from scantune.contactsheet import View, contact_sheet
 from scantune.datasets import DATASETS, DataSet, find_layout
 from scantune.datasets.people import SPLITS, people_in_two_splits
 from scantune.errors import InputError
+from scantune.figurefiles import save_figure
 from scantune.outputs import require_writable
-from scantune.plots import save_figure
 from scantune.recipe import bundled_recipes, read_recipe
 from scantune.scanlook import NOTES, Look, look_at
 from scantune.scans import write_text

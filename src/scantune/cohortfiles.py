@@ -15,10 +15,10 @@ from scantune.cohortrecipe import bundled_preprocessing, recipe_text, suggested_
 from scantune.contactsheet import View, contact_sheet, scanner_summary
 from scantune.devices import find_device
 from scantune.errors import InputError
-from scantune.plots import save_figure
+from scantune.figurefiles import save_figure
 from scantune.scans import Case, write_text
 from scantune.simulate import COHORTS, Anatomy, Atlas, Cohort, read_centres
-from scantune.simulate.cache import simulator_version
+from scantune.simulate.cache import VERSION
 from scantune.simulate.scheme import labelled_atlas, read_scheme
 
 
@@ -220,7 +220,7 @@ def _head(settings: CohortSettings, cohort: Cohort, anatomy: Anatomy) -> dict[st
         "slices": settings.slices,
         "labels": cohort.labels_of(anatomy),
         "anatomy": anatomy.fingerprint(),
-        "simulator": simulator_version(),
+        "simulator": VERSION,
     }
 
 

@@ -1,8 +1,6 @@
 """The training recipe that comes with a simulated cohort: it works as it stands, and is there to be edited."""
 
-import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 
 from scantune.recipe import bundled_recipes, read_recipe
 from scantune.scans import Case
+from scantune.tomlwriting import toml
 
 _MULTIPLE = 8  # pixels; sides that the network can halve three times
 _STRIPPED = 0.02  # share of exact zeros from which a scan counts as stripped: noise is nowhere exactly 0
@@ -78,14 +77,3 @@ def recipe_text(
         structures=toml(labels),
         preprocessing="\n".join(f"{name} = {toml(value)}" for name, value in preprocessing.items()),
     )
-
-
-def toml(value: Any) -> str:
-    """A value as TOML writes it, tables in one line."""
-    if isinstance(value, Mapping):
-        names = (name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name) for name in value)
-        entries = (f"{name} = {toml(entry)}" for name, entry in zip(names, value.values(), strict=True))
-        return f"{{ {', '.join(entries)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)

@@ -12,12 +12,13 @@ from statistics import fmean
 from scantune.adapt import PRESETS, adapt
 from scantune.devices import find_device
 from scantune.errors import InputError
+from scantune.figurefiles import save_figure
 from scantune.methods import METHODS, Equipment
 from scantune.metrics import dice
 from scantune.modelfile import Model, load
 from scantune.outcomes import Observer, Outcome
 from scantune.outputs import require_writable
-from scantune.plots import case_figure, save_figure
+from scantune.plots import case_figure
 from scantune.results import Result
 from scantune.scans import Case, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort

@@ -1,6 +1,5 @@
 """Likeness: how far a warped atlas looks like the scan, what the deformation takes for it, and the judge of both."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -8,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from scantune.calibration import structure_counts
-from scantune.experts.base import inside
 from scantune.guard import Judge
-from scantune.networks.diffeomorphism import gradients, jacobian_determinant, local_correlation
+from scantune.methods.instance import correlations
+from scantune.networks.diffeomorphism import gradients, jacobian_determinant
 from scantune.stability import agreements
 from scantune.tasks import Task
 from scantune.threads import threads_for
@@ -87,18 +86,6 @@ class Resemblance:
     def score(self, rules: LikenessRules) -> float:
         """Likeness less what the change from the source costs."""
         return self.likeness - rules.charge * (1 - self.agreement)
-
-
-def correlations(
-    output: Mapping[str, Tensor], batch: Batch, channels: int | None, window: int = 9
-) -> tuple[Tensor, Tensor]:
-    """Squared correlations of warped atlas and scan in the window about each pixel, and what each pixel counts.
-
-    The picture is the scan itself: what a normaliser makes of it is for the network to look at. Padding counts nothing.
-    """
-    values = local_correlation(output["warped"], batch.images[:, :channels].mean(1, keepdim=True), window)
-    weights = inside(batch.padding, values)
-    return values, torch.ones_like(values) if weights is None else weights
 
 
 class LikenessGuard(Judge[Resemblance]):

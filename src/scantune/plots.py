@@ -4,7 +4,6 @@ Figures are made as objects, without a window or any global state of matplotlib'
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from scantune.colours import COLOURS, WRONG, structure_colours
 from scantune.errors import InputError
-from scantune.filewriting import write_whole
+from scantune.figurefiles import paint
 from scantune.results import Result
 
 if TYPE_CHECKING:
@@ -81,25 +80,6 @@ def case_figure(
         figure.suptitle(title, fontsize=14)
         _legend(figure, colours | {"wrong" if "Reference" in maps else "changed": WRONG})
     return figure
-
-
-def save_figure(figure: "Figure", path: Path | str, dots_per_inch: int = 110) -> None:
-    """Write a figure, which is complete or not there at all; the name's ending decides the format.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    write_whole(Path(path), lambda temporary: figure.savefig(temporary, dpi=dots_per_inch))
-
-
-def paint(panel: "Axes", labels: NDArray[Any], colours: Mapping[int, str]) -> None:
-    """Lay labels `(height, width)` over a panel, each value in its colour; other values stay clear."""
-    from matplotlib.colors import to_rgba
-
-    layer = np.zeros((*labels.shape, 4))
-    for value, colour in colours.items():
-        layer[labels == value] = to_rgba(colour)
-    panel.imshow(layer, interpolation="nearest", aspect=panel.get_aspect())
 
 
 def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> None:

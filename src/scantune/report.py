@@ -135,7 +135,7 @@ def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
     benches = [place for place in places if place.is_dir()]
     if not benches:
         return []
-    from scantune.pages import pages_of_bench
+    from scantune.pages.bench import pages_of_bench
 
     indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in benches]
     return [index for index in indices if index is not None]

@@ -17,6 +17,7 @@ from torch import Tensor
 from scantune.deformations import native_displacement
 from scantune.errors import InputError, told
 from scantune.guard import Decision
+from scantune.memory import peak_memory_mb_of_process
 from scantune.networks import AdaptableNetwork
 from scantune.outputs import finite, output_name
 from scantune.preprocess import Prepared
@@ -130,7 +131,7 @@ class Result:
             "energy_after": self.energy_after,
             "energies_before": self.source.energies,
             "energies_after": self.adapted.energies,
-            "peak_memory_mb": peak_memory_mb(str(self.facts.get("device", "cpu"))),
+            "peak_memory_mb": peak_memory_mb_of_process(str(self.facts.get("device", "cpu"))),
             "versions": {
                 "scantune": version("scantune"),
                 "torch": torch.__version__,
@@ -210,15 +211,6 @@ class Result:
             _log.debug("The page %s failed", folder / name, exc_info=True)
             return entry | {"page_failure": told(error, f"{folder / name} could not be written")}
         return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
-
-
-def peak_memory_mb(device: str) -> float:
-    """The most memory this process has held on the device, in MB."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated() / 1e6
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def _volumes(labels: np.ndarray[Any, Any], structures: dict[str, int], voxel_ml: float) -> dict[str, float]:

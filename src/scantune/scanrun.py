@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from scantune import __version__
 from scantune.errors import InputError, told
 from scantune.outcomes import Observer, Outcome
-from scantune.outputs import Entry, OutputFolder, read_manifest
+from scantune.outputfolder import OutputFolder
+from scantune.outputs import Entry, read_manifest
 
 if TYPE_CHECKING:
     from scantune.modelfile import Model

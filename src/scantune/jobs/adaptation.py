@@ -13,11 +13,11 @@ import torch
 from scantune.adapt import adapt
 from scantune.devices import find_device, reproducible
 from scantune.jobs.base import Job, Place, Tell
-from scantune.jobs.memory import peak_memory_mb, reset_peak_memory
 from scantune.jobs.networks import HelperTraining, PriorFitting, Training
 from scantune.jobs.scoring import common_structures, scores, seen
 from scantune.jobs.version import installed_version
 from scantune.jobs.watching import Watcher
+from scantune.memory import peak_memory_mb, reset_peak_memory
 from scantune.methods import find_method
 from scantune.modelfile import Model
 from scantune.results import Result

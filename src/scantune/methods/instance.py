@@ -1,5 +1,6 @@
 """Instance optimisation: the deformation of one scan is made to match the pictures, as registration tools do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,11 +8,11 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.likeness import correlations
+from scantune.experts.base import inside
 from scantune.methods.base import Method, Options, Terms
 from scantune.methods.moving import Parameters
 from scantune.networks import AdaptableNetwork, CorrectedNetwork
-from scantune.networks.diffeomorphism import gradients
+from scantune.networks.diffeomorphism import gradients, local_correlation
 from scantune.prior import Statistics
 from scantune.volumes import Batch, Volume
 
@@ -80,3 +81,15 @@ class Instance(Method):
 
 def _mean(statistics: Tensor) -> Tensor:
     return statistics[1] / statistics[0].clamp_min(1)
+
+
+def correlations(
+    output: Mapping[str, Tensor], batch: Batch, channels: int | None, window: int = 9
+) -> tuple[Tensor, Tensor]:
+    """Squared correlations of warped atlas and scan in the window about each pixel, and what each pixel counts.
+
+    The picture is the scan itself: what a normaliser makes of it is for the network to look at. Padding counts nothing.
+    """
+    values = local_correlation(output["warped"], batch.images[:, :channels].mean(1, keepdim=True), window)
+    weights = inside(batch.padding, values)
+    return values, torch.ones_like(values) if weights is None else weights

@@ -1,8 +1,7 @@
 """Pages to look at results with: one file per scan and an index, which open from disk without a network."""
 
 from scantune.pages.base import CaseView, IndexRow
-from scantune.pages.bench import pages_of_bench
 from scantune.pages.case import write_case
 from scantune.pages.index import INDEX, write_folder_index, write_index
 
-__all__ = ["INDEX", "CaseView", "IndexRow", "pages_of_bench", "write_case", "write_folder_index", "write_index"]
+__all__ = ["INDEX", "CaseView", "IndexRow", "write_case", "write_folder_index", "write_index"]

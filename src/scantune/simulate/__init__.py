@@ -19,6 +19,7 @@ from scantune.simulate.anatomies.spine import Spine
 from scantune.simulate.anatomies.wmh import WhiteMatterLesions
 from scantune.simulate.anatomy import Anatomy
 from scantune.simulate.atlas import Atlas
+from scantune.simulate.cache import VERSION
 from scantune.simulate.cohort import Cohort
 from scantune.simulate.protocols import Centre, read_centres
 from scantune.simulate.sequences import SEQUENCES
@@ -55,7 +56,3 @@ COHORTS: dict[str, Cohort] = {
     "registration": Cohort("registration", icbm152, {"GM": 1, "WM": 2}, people="brain"),
     "contrasts": Cohort("contrasts", icbm152, LABELS, people="brain"),
 }
-
-VERSION = 1
-"""Of the scans: raised when a change of the code makes any of them look different beyond rounding. Benchmarks know
-simulated scans, and the networks trained on them, by it and by the centre's protocol."""

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import torch
 
-from scantune.results import peak_memory_mb as peak_of_process
-
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -26,4 +24,13 @@ def peak_memory_mb(device: torch.device) -> float:
         lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
         if "VmHWM" in lines:
             return int(lines["VmHWM"].split()[0]) / 1e3
-    return peak_of_process(device.type)
+    return peak_memory_mb_of_process(device.type)
+
+
+def peak_memory_mb_of_process(device: str) -> float:
+    """The most memory this process has held on the device, in MB."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated() / 1e6
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
