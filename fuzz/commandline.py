@@ -15,8 +15,8 @@ import torch
 from fuzz.base import ACCEPTED, REFUSED, Kind, chance, require, some
 from fuzz.model import toy
 from fuzz.mutations import TEXTS, damaged, odd_lines
-from scantune.cli import COMMANDS, main
-from scantune.scans import read_labels
+from scantune.cli.main import COMMANDS, main
+from scantune.scans.io import read_labels
 
 NAMES = (
     *(

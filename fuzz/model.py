@@ -15,11 +15,11 @@ import scantune
 from fuzz.base import ACCEPTED, Kind, chance, refused, require, some
 from fuzz.mutations import damaged
 from scantune import AdaptableNetwork, FieldOfExperts, Model
-from scantune.calibration import Calibration
 from scantune.errors import InputError
 from scantune.experts import PatchSettings
-from scantune.preprocess import Preprocessing
-from scantune.scans import Case
+from scantune.prior.calibration import Calibration
+from scantune.scans.io import Case
+from scantune.scans.preprocess import Preprocessing
 
 SHAPE = {"classes": 3, "channels": 1, "dimensions": 2, "width": 2}
 VALUES: tuple[Any, ...] = (

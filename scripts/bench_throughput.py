@@ -16,12 +16,12 @@ from statistics import fmean
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in the workers
 
-from scantune.bench import Observer, bench
-from scantune.engines import Ended, RayEngine, Settings
-from scantune.experiment import Experiment
-from scantune.graph import Selection
-from scantune.jobs import Job
-from scantune.store import Store
+from scantune.benchmark.engines import Ended, RayEngine, Settings
+from scantune.benchmark.expand import Selection
+from scantune.benchmark.experiment import Experiment
+from scantune.benchmark.jobs import Job
+from scantune.benchmark.run import Observer, bench
+from scantune.benchmark.store import Store
 
 CENTRES = 3
 SMALL = [

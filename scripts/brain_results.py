@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 import scantune
-from scantune.metrics import dice
+from scantune.evaluation.metrics import dice
 from scantune.simulate import COHORTS, Atlas
 
 COHORT = COHORTS["contrasts"]

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 import scantune
+from scantune.adaptation.loop import Schedule, optimise
+from scantune.adaptation.sampling import WholeVolume
+from scantune.adaptation.solvers import LBFGS
 from scantune.methods import METHODS, Equipment
-from scantune.optimise import Schedule, optimise
-from scantune.sampling import WholeVolume
+from scantune.scans.volume import Volume
 from scantune.simulate import COHORTS, Atlas
-from scantune.solvers import LBFGS
-from scantune.volumes import Volume
 
 COHORT = COHORTS["contrasts"]
 PEOPLE = 100

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor
 
 import scantune
-from scantune.likeness import Resemblance
+from scantune.adaptation.guard.similarity import Resemblance
+from scantune.adaptation.guard.stability import PERTURBATIONS, Scout, agreements
+from scantune.adaptation.guarded_run import survey
+from scantune.adaptation.loop import Schedule, optimise
+from scantune.adaptation.sampling import RandomSlices, WholeVolume
+from scantune.adaptation.solvers import LBFGS, Adam
 from scantune.methods import METHODS, Equipment, FoECNN
 from scantune.networks import lay_out
-from scantune.optimise import Schedule, optimise
-from scantune.preprocess import Prepared
-from scantune.sampling import RandomSlices, WholeVolume
-from scantune.scans import read_labels, read_scan
+from scantune.scans.io import read_labels, read_scan
+from scantune.scans.preprocess import Prepared
+from scantune.scans.volume import Volume
 from scantune.simulate import COHORTS
-from scantune.solvers import LBFGS, Adam
-from scantune.stability import PERTURBATIONS, Scout, agreements
-from scantune.supervision import survey
-from scantune.volumes import Volume
 
 FAST = Schedule(WholeVolume(), LBFGS(), 12)
 RUNS: dict[str, tuple[str, Schedule, dict[str, Any], int]] = {

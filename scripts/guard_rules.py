@@ -23,9 +23,9 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import scantune
-from scantune.calibration import Calibration
-from scantune.guard import Guard, Look, Rules
-from scantune.stability import CHOSEN, PERTURBATIONS
+from scantune.adaptation.guard.base import Guard, Look, Rules
+from scantune.adaptation.guard.stability import CHOSEN, PERTURBATIONS
+from scantune.prior.calibration import Calibration
 
 DEFAULT = "foe-cnn-pca"
 ENDS = ("entropy 1e-3",)

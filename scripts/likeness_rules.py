@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scantune.guard import Judge
-from scantune.likeness import LikenessGuard, LikenessRules, Resemblance
+from scantune.adaptation.guard.base import Judge
+from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, Resemblance
 
 Row = dict[str, Any]
 CHARGES, FOLDING, ROUGHER = (0.0, 0.05, 0.1, 0.2, 0.4), (1e-4, 1e-3, 1.0), (1.5, 3.0, 1e9)

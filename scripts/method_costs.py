@@ -18,11 +18,11 @@ from torch import Tensor
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, Model
-from scantune.autoencoding import UNET_LAYERS, new_autoencoders
 from scantune.experts import PatchSettings
 from scantune.networks import Denoiser, registering
-from scantune.preprocess import Preprocessing
+from scantune.scans.preprocess import Preprocessing
 from scantune.tasks import Registration, Segmentation
+from scantune.training.autoencoders import UNET_LAYERS, new_autoencoders
 
 SUBJECTS = 20
 ALL = PatchSettings(threshold=0.0)

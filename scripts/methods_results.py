@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import scantune
-from scantune.metrics import dice
-from scantune.scans import Case
+from scantune.evaluation.metrics import dice
+from scantune.scans.io import Case
 from scantune.simulate import COHORTS, Atlas
 
 RUNS: dict[str, dict[str, Any]] = {

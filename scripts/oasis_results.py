@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 
 import scantune
-from scantune.metrics import dice
-from scantune.scans import read_labels, read_scan
+from scantune.evaluation.metrics import dice
+from scantune.scans.io import read_labels, read_scan
 
 
 def run(arguments: argparse.Namespace) -> None:

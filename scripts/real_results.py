@@ -34,12 +34,12 @@ import numpy as np
 from transfer_results import around_cord
 
 import scantune
-from scantune.casesources import FromDataSet
+from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
-from scantune.metrics import score
-from scantune.recipe import read_recipe
-from scantune.scans import Case
-from scantune.sources import read_source
+from scantune.evaluation.metrics import score
+from scantune.scans.io import Case
+from scantune.training.case_sources import FromDataSet
+from scantune.training.sources import read_source
 
 RUNS: dict[str, dict[str, Any]] = {
     "source": {"method": "source"},

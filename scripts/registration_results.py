@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 import scantune
-from scantune.metrics import dice
-from scantune.recipe import read_recipe
-from scantune.scans import Case, read_labels, read_scan
+from scantune.config.recipe import read_recipe
+from scantune.evaluation.metrics import dice
+from scantune.report.statistics import compare
+from scantune.scans.io import Case, read_labels, read_scan
 from scantune.simulate import COHORTS
-from scantune.statistics import compare
-from scantune.workflow import Plan, fit_helper, fit_model, train_model
+from scantune.training.plan import Plan, fit_helper, fit_model, train_model
 
 COHORT = COHORTS["registration"]
 STRIDE, FIRST = 4, 2

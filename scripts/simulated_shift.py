@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import scantune
-from scantune.metrics import dice
-from scantune.scans import Case
+from scantune.evaluation.metrics import dice
+from scantune.scans.io import Case
 from scantune.simulate import COHORTS, Atlas, Cohort
 
 RECIPES = {"prostate": "prostate", "cardiac": "cardiac", "spine": "spine", "brain": "hcp", "wmh": "wmh"}

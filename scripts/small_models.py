@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scantune.recipe import read_recipe
-from scantune.workflow import Plan, fit_model, train_model
+from scantune.config.recipe import read_recipe
+from scantune.training.plan import Plan, fit_model, train_model
 
 SMALL: dict[str, dict[str, Any]] = {
     "prostate": {"size": [128, 128], "spacing": 1.25},

@@ -28,16 +28,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scantune.bench import Ledger, Observer, Summary, Work, bench, experiment_text, missing
-from scantune.engines import Ended, LocalEngine, Settings
-from scantune.experiment import Experiment
-from scantune.graph import Graph, Selection, expand
-from scantune.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
-from scantune.scans import write_text
-from scantune.sources import SPLITS, Simulated
-from scantune.store import Store
-from scantune.trials import SimulatedTrial
-from scantune.words import table_of_words
+from scantune.benchmark.engines import Ended, LocalEngine, Settings
+from scantune.benchmark.expand import Graph, Selection, expand
+from scantune.benchmark.experiment import Experiment
+from scantune.benchmark.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
+from scantune.benchmark.run import Ledger, Observer, Summary, Work, bench, experiment_text, missing
+from scantune.benchmark.store import Store
+from scantune.benchmark.test_scans import SimulatedTrial
+from scantune.config.assignments import table_of_words
+from scantune.scans.io import write_text
+from scantune.training.sources import SPLITS, Simulated
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")
 SEGMENTATION = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")

@@ -19,14 +19,14 @@ from statistics import fmean, median
 
 from tier1 import LOG, NAMES
 
-from scantune.experiment import Experiment
-from scantune.report import joined
-from scantune.rows import Row, read_rows, write_rows
-from scantune.scoretable import Column, read_scores
-from scantune.statistics import Run
-from scantune.study import STRONG, TRAINING_SITES, Study
-from scantune.tables import TABLES
-from scantune.typeset import markdown
+from scantune.benchmark.experiment import Experiment
+from scantune.evaluation.rows import Row, read_rows, write_rows
+from scantune.report.render import markdown
+from scantune.report.scores import Column, read_scores
+from scantune.report.statistics import Run
+from scantune.report.study import STRONG, TRAINING_SITES, Study
+from scantune.report.tables import TABLES
+from scantune.report.write import joined
 
 GUARDED = "guarded"
 SHOWN = ("methods", "in-domain", "registration", "variants", "harm")

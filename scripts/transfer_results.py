@@ -22,8 +22,8 @@ from statistics import fmean
 import numpy as np
 
 import scantune
-from scantune.metrics import dice
-from scantune.scans import Case, read_labels, read_scan
+from scantune.evaluation.metrics import dice
+from scantune.scans.io import Case, read_labels, read_scan
 
 COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice", "energy")
 EDGE = 50.0  # mm that is cut out around the cord

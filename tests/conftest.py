@@ -11,16 +11,16 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels are tried out by Triton's interpreter; set before it is imported
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.autoencoding import UNET_LAYERS, AutoencoderSettings, Autoencoding, Layers, new_autoencoders
-from scantune.corruption import Jigsaw
 from scantune.experts import PatchSettings
-from scantune.learning import learn
 from scantune.methods.ae import Views
-from scantune.modelfile import Model
+from scantune.model.model import Model
 from scantune.networks import Autoencoders, Denoiser, Helper, registering
-from scantune.preprocess import Preprocessing
+from scantune.scans.preprocess import Preprocessing
+from scantune.scans.volume import Volume
 from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
-from scantune.volumes import Volume
+from scantune.training.autoencoders import UNET_LAYERS, AutoencoderSettings, Autoencoding, Layers, new_autoencoders
+from scantune.training.corruption import Jigsaw
+from scantune.training.trainer import learn
 
 torch.set_num_threads(1)
 torch.backends.cudnn.allow_tf32 = False  # a GPU that has less than single precision is no second opinion

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from scantune.check import check, open_data
-from scantune.cli import main
+from scantune.cli.main import main
+from scantune.datasets.inspect import look_at
 from scantune.errors import InputError
-from scantune.scanlook import look_at
-from scantune.scans import SHIFT
-from test_datasets import ODD, image, labels
+from scantune.scans.io import SHIFT
+from tests.datasets.test_datasets import ODD, image, labels
 
 DATA = Path(os.environ.get("SCANTUNE_DATA", "nowhere"))
 PATTERNS = {"images": "{site}_*_T1w.nii.gz", "labels": "{site}_*_seg.nii.gz"}

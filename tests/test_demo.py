@@ -12,16 +12,16 @@ from matplotlib.image import imread
 from sklearn.metrics import f1_score
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model
-from scantune.cli import main
+from scantune.adaptation.guard.base import Decision
+from scantune.adaptation.outcomes import Observer
+from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
-from scantune.evaluate import COLUMNS
-from scantune.guard import Decision
-from scantune.outcomes import Observer
-from scantune.preprocess import Preprocessing
-from scantune.registering import RegisteringSettings, RegistrationSettings, new_registration
-from scantune.scans import LabelMap, write_image, write_labels
+from scantune.evaluation.evaluate import COLUMNS
+from scantune.scans.io import LabelMap, write_image, write_labels
+from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, label_maps
+from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration
 
 SHAPE = {"classes": 4, "channels": 1, "dimensions": 2, "width": 2}
 BRAIN = COHORTS["contrasts"]
@@ -182,7 +182,8 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
 
 
 def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
-    monkeypatch.setattr(import_module("scantune.adapt"), "decide", lambda *_: Decision("rolled back", "it got worse."))
+    decided = Decision("rolled back", "it got worse.")
+    monkeypatch.setattr(import_module("scantune.adaptation.adapt"), "decide", lambda *_: decided)
     assert main(typed) == 0
     shown = capsys.readouterr().out
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()

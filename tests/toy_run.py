@@ -4,11 +4,11 @@ import os
 import time
 from dataclasses import dataclass, field
 
+from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.scan_run import AdaptSettings
 from scantune.errors import InputError
-from scantune.filewriting import write_whole
-from scantune.outcomes import Observer, Outcome
-from scantune.outputfolder import OutputFolder
-from scantune.scanrun import AdaptSettings
+from scantune.scans.files import write_whole
 
 
 @dataclass(frozen=True)

@@ -9,28 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scantune import datasets, densities, experts, methods, networks, simulate, tasks
-    from scantune.adapt import adapt
+    from scantune.adaptation.adapt import adapt
+    from scantune.adaptation.result import Result
+    from scantune.adaptation.site import Site
     from scantune.errors import InputError
-    from scantune.modelfile import Model, load
+    from scantune.model.model import Model, load
     from scantune.networks import AdaptableNetwork
-    from scantune.prior import FieldOfExperts
-    from scantune.results import Result
-    from scantune.scans import Case
-    from scantune.site import Site
+    from scantune.prior.field_of_experts import FieldOfExperts
+    from scantune.scans.io import Case
 
 __version__ = version("scantune")
 
 _HOMES = {
     "AdaptableNetwork": "networks",
-    "Case": "scans",
-    "FieldOfExperts": "prior",
+    "Case": "scans.case",
+    "FieldOfExperts": "prior.field_of_experts",
     "InputError": "errors",
-    "Model": "modelfile",
-    "Result": "results",
-    "Site": "site",
-    "load": "modelfile",
+    "Model": "model.model",
+    "Result": "adaptation.result",
+    "Site": "adaptation.site",
+    "adapt": "adaptation.adapt",
+    "load": "model.model",
 }
-_MODULES = ("adapt", "datasets", "densities", "experts", "methods", "networks", "simulate", "tasks")
+_MODULES = ("datasets", "densities", "experts", "methods", "networks", "simulate", "tasks")
 
 __all__ = [
     "AdaptableNetwork",

@@ -2,7 +2,7 @@
 
 import sys
 
-from scantune.cli import main
+from scantune.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from scantune.casesources import Listed
-from scantune.contactsheet import View, contact_sheet
+from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.datasets import DATASETS, DataSet, find_layout
-from scantune.datasets.people import SPLITS, people_in_two_splits
+from scantune.datasets.inspect import NOTES, Look, look_at
+from scantune.datasets.subjects import SPLITS, people_in_two_splits
 from scantune.errors import InputError
-from scantune.figurefiles import save_figure
-from scantune.outputs import require_writable
-from scantune.recipe import bundled_recipes, read_recipe
-from scantune.scanlook import NOTES, Look, look_at
-from scantune.scans import write_text
-from scantune.sources import read_source
-from scantune.workers import in_parallel
+from scantune.plots.contact_sheet import View, contact_sheet
+from scantune.plots.files import save_figure
+from scantune.runtime.processes import in_parallel
+from scantune.scans.io import write_text
+from scantune.scans.outputs import require_writable
+from scantune.training.case_sources import Listed
+from scantune.training.sources import read_source
 
 REPORT, SHEET = "check.json", "contact.png"
 

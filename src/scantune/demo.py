@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from scantune.adapt import PRESETS, adapt
-from scantune.devices import find_device
+from scantune.adaptation.adapt import PRESETS, adapt
+from scantune.adaptation.figure import case_figure
+from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.result import Result
 from scantune.errors import InputError
-from scantune.figurefiles import save_figure
+from scantune.evaluation.metrics import dice
 from scantune.methods import METHODS, Equipment
-from scantune.metrics import dice
-from scantune.modelfile import Model, load
-from scantune.outcomes import Observer, Outcome
-from scantune.outputs import require_writable
-from scantune.plots import case_figure
-from scantune.results import Result
-from scantune.scans import Case, write_text
+from scantune.model.model import Model, load
+from scantune.plots.files import save_figure
+from scantune.runtime.devices import find_device
+from scantune.scans.io import Case, write_text
+from scantune.scans.outputs import require_writable
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
 PRESET = "fast"

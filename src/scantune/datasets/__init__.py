@@ -5,9 +5,9 @@ from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.bids import Bids
 from scantune.datasets.csv_manifest import CsvManifest
 from scantune.datasets.decathlon import Decathlon
+from scantune.datasets.detect import find_layout
 from scantune.datasets.folder import Folder
 from scantune.datasets.hcp import Hcp
-from scantune.datasets.layouts import find_layout
 from scantune.datasets.mms import Mms
 from scantune.datasets.nci_isbi import NciIsbi
 from scantune.datasets.nnunet import NnUnet

@@ -17,6 +17,7 @@ import re
 from pathlib import Path
 
 from scantune.datasets.base import Entry
+from scantune.datasets.file_entry import indexed, nothing_found
 from scantune.datasets.freesurfer import (
     LABELS,
     MASKS,
@@ -27,7 +28,6 @@ from scantune.datasets.freesurfer import (
     first_of,
     groups,
 )
-from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
 
 SITES = {"AC": "caltech", "AS": "stanford"}

@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import ClassVar
 
-from scantune.datasets.bidsnames import belongs, ending_of
+from scantune.datasets.bids_names import belongs, ending_of
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.people import person_of
+from scantune.datasets.subjects import person_of
 from scantune.errors import InputError
-from scantune.filenames import scan_name
+from scantune.scans.names import scan_name
 
 _SITES = ("site", "centre", "center", "institution")
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.nnunet import DESCRIPTION, Described
-from scantune.datasets.people import person_of
+from scantune.datasets.subjects import person_of
 from scantune.errors import InputError
-from scantune.filenames import scan_name
+from scantune.scans.names import scan_name
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from scantune.datasets.base import Entry
-from scantune.datasets.listing import relabelled
+from scantune.datasets.file_entry import relabelled
 from scantune.errors import InputError
-from scantune.headers import read_grid
-from scantune.scans import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
+from scantune.scans.header import read_grid
+from scantune.scans.io import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import ClassVar
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
 from scantune.datasets.patterns import SITE, Found, matching, paired, partners
-from scantune.datasets.people import SPLITS, person_of
+from scantune.datasets.subjects import SPLITS, person_of
 from scantune.errors import InputError
-from scantune.filenames import scan_name
+from scantune.scans.names import scan_name
 
 SPLIT = "{split}"
 

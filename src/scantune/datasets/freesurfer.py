@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet
-from scantune.datasets.listing import FileEntry, relabelled, require_folder
-from scantune.datasets.placing import placed
+from scantune.datasets.file_entry import FileEntry, relabelled, require_folder
+from scantune.datasets.label_grid import placed
 from scantune.errors import ScanError
-from scantune.scans import Case, LabelMap, read_labels, read_scan
-from scantune.settings import settings_from_table
+from scantune.scans.io import Case, LabelMap, read_labels, read_scan
 
 Grouping = Literal["structures", "tissues", "registration"]
 Stripping = Literal["none", "mask", "labels"]

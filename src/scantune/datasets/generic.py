@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.files import LayeredEntry, by_name
-from scantune.datasets.people import divided
+from scantune.datasets.subjects import divided
 from scantune.errors import InputError
-from scantune.settings import settings_from_table
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scantune.datasets.base import Entry
+from scantune.datasets.file_entry import indexed, nothing_found
 from scantune.datasets.freesurfer import BrainEntry, BrainOptions, Brains, groups
-from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
 from scantune.errors import InputError
 

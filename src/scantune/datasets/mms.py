@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.listing import FileEntry, indexed, nothing_found, require_folder
+from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
 from scantune.datasets.splits import in_order
 from scantune.errors import InputError, ScanError
-from scantune.scans import Case, LabelMap
+from scantune.scans.io import Case, LabelMap
 
 CENTRES = {"HVHD": "1", "CSF": "2", "UHE": "3"}
 """Number of each hospital in the table."""

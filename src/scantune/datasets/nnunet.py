@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.people import person_of
+from scantune.datasets.subjects import person_of
 from scantune.errors import InputError
 
 DESCRIPTION = "dataset.json"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scantune.datasets.base import Entry
+from scantune.datasets.file_entry import indexed, nothing_found
 from scantune.datasets.freesurfer import (
     LABELS,
     MASKS,
@@ -25,7 +26,6 @@ from scantune.datasets.freesurfer import (
     first_of,
     groups,
 )
-from scantune.datasets.listing import indexed, nothing_found
 from scantune.datasets.splits import in_order, require_people
 
 _SCANS = ("orig.mgz", "orig.nii.gz", "orig.nii")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scantune.errors import InputError
-from scantune.filenames import split_name
+from scantune.scans.names import split_name
 
 SITE = "{site}"
 """Stands in a pattern for the name of a site."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.listing import FileEntry, indexed, nothing_found, require_folder
+from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
 from scantune.datasets.splits import in_folds, require_fold
-from scantune.settings import settings_from_table
 
 SITES = {
     "UCL": [1, *range(26, 38)],

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.listing import FileEntry, indexed, nothing_found, relabelled, require_folder
+from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, relabelled, require_folder
 from scantune.datasets.splits import in_folds, require_fold
-from scantune.scans import Case, LabelMap, read_labels, require_same_grid
-from scantune.settings import settings_from_table
+from scantune.scans.io import Case, LabelMap, read_labels, require_same_grid
 
 SITES = {"PM": 2, "USZ": 3, "VU": 4, "UCL": 1}
 """Number of each site in file names; Montreal, the training site, first."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.listing import FileEntry, indexed, nothing_found, require_folder
+from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
 from scantune.datasets.splits import in_folds, require_fold
-from scantune.settings import settings_from_table
 
 PEOPLE = {
     "UMC": [0, 2, 4, 6, 8, 11, *range(17, 43, 2), 49],

@@ -152,14 +152,14 @@ class _ByKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor | None, points: int, rise: Tensor, start: Tensor) -> Tensor:
-        from scantune.kernels.binning import counts
+        from scantune.kernels.triton.binning import counts
 
         ctx.save_for_backward(values, weights, rise, start)
         return counts(values, weights, rise, start, points)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from scantune.kernels.binning import slopes
+        from scantune.kernels.triton.binning import slopes
 
         values, weights, rise, start = ctx.saved_tensors
         return slopes(values, weights, rise, start, gradients[0]), None, None, None, None

@@ -56,7 +56,7 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor | None, center: Tensor) -> Tensor:
-        from scantune.kernels.moments import measure
+        from scantune.kernels.triton.moments import measure
 
         units = torch.ones(3, values.shape[1], dtype=torch.double, device=values.device)
         ctx.save_for_backward(values, weights, center, units)
@@ -64,7 +64,7 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        from scantune.kernels.moments import slopes
+        from scantune.kernels.triton.moments import slopes
 
         values, weights, center, units = ctx.saved_tensors
         return slopes(values, weights, center, units, gradients[0]), None, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scantune.experts.features import Recording
+from scantune.experts.recorder import Recording
 from scantune.networks import Affine
 
 Outputs = tuple[str, Tensor, Tensor | None]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from scantune.experts.base import Experts, Outputs, inside, precise
-from scantune.experts.features import Recording
+from scantune.experts.recorder import Recording
 from scantune.networks import Affine
 from scantune.tasks import Task, task_from_record, task_record
 

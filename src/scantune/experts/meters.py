@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from scantune.experts import activation as rows
+from scantune.kernels.cpu import activation as rows
 
 
 class Meter(ABC):
@@ -46,7 +46,7 @@ class Moments(Meter):
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The statistics are `(3, channels)`."""
-        from scantune.kernels import moments
+        from scantune.kernels.triton import moments
 
         assert bias is not None
         return moments.activate(values, bias, weights, self.center, self.units)
@@ -55,7 +55,7 @@ class Moments(Meter):
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
         """One multiplication and one addition a pixel, beside the ReLU's."""
-        from scantune.kernels import moments
+        from scantune.kernels.triton import moments
 
         assert bias is not None
         return moments.activation_slopes(values, bias, weights, self.center, self.units, statistics, activations)
@@ -99,7 +99,7 @@ class Counts(Meter):
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The statistics are `(1 + points, channels)`."""
-        from scantune.kernels import binning
+        from scantune.kernels.triton import binning
 
         assert bias is not None
         return binning.activate(values, bias, weights, self.rise, self.start, self.points)
@@ -108,7 +108,7 @@ class Counts(Meter):
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
         """A look at a table a pixel, beside the ReLU's."""
-        from scantune.kernels import binning
+        from scantune.kernels.triton import binning
 
         assert bias is not None
         return binning.activation_slopes(values, bias, weights, self.rise, self.start, statistics, activations)

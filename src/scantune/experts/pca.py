@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
 from scantune.experts.base import Experts, Outputs, inside, precise
-from scantune.experts.features import Recording
-from scantune.experts.loadings import chosen_loadings, grid_of_loadings
+from scantune.experts.projection import chosen_loadings, grid_of_loadings
+from scantune.experts.recorder import Recording
 from scantune.networks import Affine
-from scantune.settings import settings_from_table
 from scantune.tasks import Task, task_from_record, task_record
 
 

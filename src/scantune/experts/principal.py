@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from scantune.experts.base import precise
-from scantune.experts.features import Recording
 from scantune.experts.pca import PatchSettings, PCAExperts, active, has_patches
+from scantune.experts.recorder import Recording
 from scantune.tasks import Task
 
 

@@ -22,7 +22,7 @@ def works(device: torch.device) -> bool:
     """Whether a first kernel gives what it should: Triton may be missing, or its C compiler, or the GPU too old."""
     if find_spec("triton") is None:
         return False
-    from scantune.kernels.bump import bump
+    from scantune.kernels.triton.bump import bump
 
     one = torch.ones(1, device=device)
     try:

@@ -13,11 +13,11 @@ from scantune.errors import InputError
 from scantune.experts import Recorder
 from scantune.experts.base import inside, precise
 from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.methods.moving import Moving
+from scantune.methods.parameters import Moving
 from scantune.networks import AdaptableNetwork, AdaptedNetwork, Autoencoders, ImageAdaptor, equip
-from scantune.prior import Statistics
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
-from scantune.volumes import Batch, Volume
 
 FIT = "scantune fit MODEL --data RECIPE --method ae"
 

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.methods.latest import Latest
-from scantune.methods.moving import MOVING, Moving, Parameters
+from scantune.methods.output_cache import Latest
+from scantune.methods.parameters import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
-from scantune.prior import FieldOfExperts, Statistics
-from scantune.settings import settings_from_table
+from scantune.prior.field_of_experts import FieldOfExperts, Statistics
+from scantune.runtime.threads import threads_for
+from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
-from scantune.threads import threads_for
-from scantune.volumes import Batch, Volume
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from scantune.errors import InputError
 from scantune.experts.base import inside, precise
 from scantune.methods.base import ClosedForm, Options, Terms
 from scantune.networks import AdaptableNetwork
-from scantune.prior import Statistics
-from scantune.volumes import Batch
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from scantune.errors import InputError
 from scantune.experts.base import precise
 from scantune.methods.base import Equipment, Method, Options, Terms
 from scantune.networks import AdaptableNetwork, Denoiser, fold_batch_norm
-from scantune.prior import Statistics
-from scantune.volumes import Batch, Volume
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch, Volume
 
 EPSILON = 1e-10
 """In the denominator of a Dice: a class that is nowhere scores 0, a constant, and gives no gradient."""

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from scantune.experts.base import inside, precise
 from scantune.methods.base import Method, Terms
-from scantune.prior import Statistics
-from scantune.volumes import Batch
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch
 
 
 class Entropy(Method):

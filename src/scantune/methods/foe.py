@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
 from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.methods.measuring import Measuring, alike
+from scantune.methods.expert_statistics import Measuring, alike
 from scantune.networks import AdaptableNetwork, fold_batch_norm, gates
-from scantune.prior import MINIMUM_ACTIVE, FieldOfExperts, Statistics
-from scantune.volumes import Batch, Volume, together
+from scantune.prior.field_of_experts import MINIMUM_ACTIVE, FieldOfExperts, Statistics
+from scantune.scans.volume import Batch, Volume, together
 
 FEW = 4
 """Slices by which half precision is compared with single precision."""

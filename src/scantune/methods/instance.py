@@ -10,11 +10,11 @@ from torch import Tensor
 from scantune.errors import InputError
 from scantune.experts.base import inside
 from scantune.methods.base import Method, Options, Terms
-from scantune.methods.moving import Parameters
+from scantune.methods.parameters import Parameters
 from scantune.networks import AdaptableNetwork, CorrectedNetwork
 from scantune.networks.diffeomorphism import gradients, local_correlation
-from scantune.prior import Statistics
-from scantune.volumes import Batch, Volume
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch, Volume
 
 
 @dataclass(frozen=True)

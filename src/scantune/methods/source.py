@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from scantune.methods.base import Method, Terms
-from scantune.methods.moving import Parameters
+from scantune.methods.parameters import Parameters
 from scantune.networks import AdaptableNetwork
-from scantune.prior import Statistics
-from scantune.volumes import Batch, Volume
+from scantune.prior.field_of_experts import Statistics
+from scantune.scans.volume import Batch, Volume
 
 
 class Source(Method):

@@ -8,7 +8,7 @@ from scantune.networks.autoencoder import Autoencoder, Autoencoders
 from scantune.networks.convolution import Convolution, quicken
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
-from scantune.networks.halving import Behind, Gate, Half, Precision, Single, gates
+from scantune.networks.half_precision import Behind, Gate, Half, Precision, Single, gates
 from scantune.networks.helper import Helper
 from scantune.networks.layout import Layout, lay_out
 from scantune.networks.normalizer import Normalizer

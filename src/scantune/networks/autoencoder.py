@@ -72,7 +72,7 @@ def normed(x: Tensor) -> Tensor:
 
 def _activated(x: Tensor) -> Tensor:
     if usable(x) and x.shape[2:].numel() > 1:
-        from scantune.kernels.norm import instance_relu
+        from scantune.kernels.triton.norm import instance_relu
 
         return instance_relu(x)
     return F.relu(normed(x))

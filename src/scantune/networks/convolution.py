@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
-from scantune.networks import narrow, upsampled
-from scantune.networks.upsampled import Beside, mirrored
+from scantune.kernels.cpu import narrow, upsampled
+from scantune.kernels.cpu.upsampled import Beside, mirrored
 
 FEW = {(16, 16), (16, 32), (32, 16), (16, 48), (48, 16)}
 """From and to how many channels our own kernel convolves faster than a library, in half precision."""
@@ -67,7 +67,7 @@ class Pointwise(nn.Conv2d):
             return super().forward(input)
         if max(self.in_channels, self.out_channels) > MANY:
             return super().forward(input)
-        from scantune.kernels.pointwise import mix
+        from scantune.kernels.triton.pointwise import mix
 
         dtype = _precision(input)
         result = mix(input.to(dtype), self.weight.flatten(1).to(dtype))
@@ -123,7 +123,7 @@ class _Programs(Protocol):
 def _programs(features: Tensor) -> _Programs:
     if not usable(features):
         return narrow
-    from scantune.kernels import narrow as kernels
+    from scantune.kernels.triton import narrow as kernels
 
     return kernels
 
@@ -184,7 +184,7 @@ class _Few(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        from scantune.kernels.convolution import convolve
+        from scantune.kernels.triton.convolution import convolve
 
         ctx.save_for_backward(features if ctx.needs_input_grad[1] else None, weight)
         if weight.shape[1::-1] in FEW:
@@ -193,8 +193,8 @@ class _Few(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from scantune.kernels.convolution import convolve
-        from scantune.kernels.weights import correlate
+        from scantune.kernels.triton.convolution import convolve
+        from scantune.kernels.triton.weights import correlate
 
         features, weight = ctx.saved_tensors
         gradient, ours, theirs = gradients[0], None, None

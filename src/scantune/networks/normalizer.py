@@ -28,7 +28,7 @@ class Bump(nn.Module):
         # The floor keeps a sigma that crosses zero from dividing by it.
         spread = self.sigma.square().clamp_min(1e-6)
         if usable(x):
-            from scantune.kernels.bump import bump
+            from scantune.kernels.triton.bump import bump
 
             return bump(x, spread.reciprocal().flatten())
         if self.training or torch.compiler.is_compiling():

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.kernels import usable
+from scantune.kernels.cpu.upsampled import Beside
 from scantune.networks.convolution import Convolution
 from scantune.networks.dimensions import layers
 from scantune.networks.layout import FORMATS
-from scantune.networks.upsampled import Beside
 
 
 class ConvUnit(nn.Sequential):
@@ -33,7 +33,7 @@ class ConvUnit(nn.Sequential):
         if not (self.training and usable(input) and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)):
             result: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return result
-        from scantune.kernels.norm import norm_relu
+        from scantune.kernels.triton.norm import norm_relu
 
         return norm_relu(self.conv(input), norm)
 
@@ -94,7 +94,7 @@ class UNet(nn.Module):
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features as they are, and pooled."""
         if usable(x) and x.ndim == 4 and not any(size % 2 for size in x.shape[2:]):
-            from scantune.kernels.pooling import halve
+            from scantune.kernels.triton.pooling import halve
 
             return halve(x)
         if x.device.type == "cpu" and x.ndim == 4 and x.requires_grad and not self.training:
@@ -105,7 +105,7 @@ class UNet(nn.Module):
         """Features at the size of others, and these, for a convolution."""
         doubled = all(new == 2 * old for new, old in zip(skip.shape[2:], x.shape[2:], strict=True))
         if usable(x) and x.ndim == 4 and doubled and x.dtype == skip.dtype:
-            from scantune.kernels.upsampling import double_beside
+            from scantune.kernels.triton.upsampling import double_beside
 
             return double_beside(x, skip)
         if doubled and isinstance(conv, Convolution) and conv.takes(beside := Beside(x, skip)):
@@ -156,7 +156,7 @@ def double(x: Tensor) -> Tensor:
         for axis in range(2, x.ndim):
             x = _doubled(x, axis)
         return x
-    from scantune.kernels import upsampling
+    from scantune.kernels.triton import upsampling
 
     if x.ndim == 4:
         return upsampling.double(x)

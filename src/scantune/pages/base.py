@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune.grids import Plane
-from scantune.metrics import dice
+from scantune.evaluation.metrics import dice
+from scantune.scans.grid import Plane
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,14 +6,14 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from scantune.colours import structure_colours
 from scantune.pages.base import CaseView, mean
 from scantune.pages.charts import layers_chart, trace_chart
 from scantune.pages.figure import stills, swatch, viewer, viewer_data
 from scantune.pages.markup import UNKNOWN, asset, duration, embedded, fixed, generator, number, page, sentence, text
 from scantune.pages.slices import colour_tables
 from scantune.pages.volumes import pack, to_base64
-from scantune.scans import write_text
+from scantune.plots.colours import structure_colours
+from scantune.scans.io import write_text
 
 
 def write_case(path: str | Path, view: CaseView) -> None:

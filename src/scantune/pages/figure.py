@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scantune.colours import structure_colours
 from scantune.pages.base import CaseView
 from scantune.pages.markup import text
 from scantune.pages.slices import aspect, difference_colours, middle_slice, shown_slices, slice_pictures
 from scantune.pages.volumes import AXES, MARGIN, Cutout
+from scantune.plots.colours import structure_colours
 
 
 def viewer_data(view: CaseView, cutout: Cutout, tables: Mapping[str, list[str]]) -> dict[str, Any]:

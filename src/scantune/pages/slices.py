@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune.colours import WRONG, structure_colours
 from scantune.pages.base import CaseView
 from scantune.pages.volumes import AXES, Cutout, to_base64
+from scantune.plots.colours import WRONG, structure_colours
 
 SHOWN = 3
 """So many slices, evenly over the structures' extent."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune.grids import Orientation
 from scantune.pages.base import CaseView
+from scantune.scans.grid import Orientation
 
 MARGIN = 25.0
 """Millimetres that are shown around the structures."""

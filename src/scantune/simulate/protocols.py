@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.settings import settings_from_table
 from scantune.simulate.acquisition import Protocol
 from scantune.simulate.coils import COILS
 from scantune.simulate.sequences import SEQUENCES
@@ -48,7 +48,7 @@ class Centre:
 
 def bundled_centres(cohort: str) -> dict[str, Centre]:
     """The centres of a cohort that come with scantune; the first is the one to train at."""
-    text = (resources.files("scantune") / "simulate" / "centres" / f"{cohort}.toml").read_text(encoding="utf-8")
+    text = (resources.files("scantune.simulate") / "centres" / f"{cohort}.toml").read_text(encoding="utf-8")
     return centres_from_toml(text, f"{cohort}.toml")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.settings import settings_from_table
 from scantune.simulate.anatomies.brain import FIELDS
 from scantune.simulate.anatomies.labelmaps import BODY_VARIATION, BRAIN_VARIATION, STRUCTURE_SCHEME, label_maps
 from scantune.simulate.atlas import Atlas

@@ -119,7 +119,7 @@ class Segmentation(Task):
         """One minus the mean soft Dice, over images and all classes."""
         values = main_output(output)
         if self.activation == "softmax" and usable(values):
-            from scantune.kernels.dice import softmax_dice_loss
+            from scantune.kernels.triton.dice import softmax_dice_loss
 
             return softmax_dice_loss(values, target)
         # Half-precision outputs would make a coarse loss.

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.scans import LabelMap, read_labels
+from scantune.scans.io import LabelMap, read_labels
 from scantune.simulate.anatomies.brain import LABELS, TISSUES, folds
 from scantune.simulate.atlas import Atlas
 from scantune.simulate.subject import Region

@@ -1,0 +1,129 @@
+"""Adapts many scans into a folder, one after another or side by side: resumable, and not stopped by a bad scan.
+
+Nothing heavy is imported at the top, so that a mistyped path is told at once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.parallel import choose_workers, side_by_side
+from scantune.adaptation.scan_run import AdaptSettings, ScanRun
+from scantune.errors import InputError, ScanError
+from scantune.scans.names import scan_name
+from scantune.scans.outputs import read_manifest, require_writable
+
+if TYPE_CHECKING:
+    from scantune.model.model import Model
+
+__all__ = ["AdaptSettings", "adapt_scans", "name_scans"]
+
+
+def adapt_scans(
+    paths: Iterable[Path | str],
+    model: "Model | Path | str",
+    out: Path | str,
+    settings: AdaptSettings | None = None,
+    *,
+    overwrite: bool = False,
+    pages: bool = True,
+    workers: int | None = 1,
+    observer: Observer | None = None,
+    brain_masks: Mapping[Path, Path] | None = None,
+) -> list[Outcome]:
+    """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
+
+    A scan is skipped when the folder has its results from the same file, model and settings. One that fails
+    is noted in the manifest and the next one is begun. The manifest is renewed after every scan. A page that cannot be
+    written is remarked upon; the scan is done without it.
+
+    Args:
+        paths: Image files or DICOM folders; `filenames.find_scans` makes these of folders of images.
+        model: A model, or what `scantune.load` takes.
+        out: The output folder, made where needed.
+        settings: How to adapt; by default `AdaptSettings()`.
+        overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
+        pages: Whether each scan gets a page to look at.
+        workers: Processes that adapt to scans side by side; None for as many as pay. With more than one, the model must
+            be given as a file or a name, and a script of your own must have its work under
+            `if __name__ == "__main__":`, since new processes import it.
+        observer: Is told about the progress.
+        brain_masks: The mask of each path, outside which the scan is set to 0, as `brainmasks.masks_of` finds them.
+
+    Returns:
+        One outcome per scan, in the order given.
+
+    Raises:
+        InputError: The run cannot begin: two scans of one name, no scan at all, no such model or method, ...
+    """
+    named = name_scans(paths)
+    read_manifest(Path(out))
+    require_writable(Path(out))
+    folder = OutputFolder(Path(out))
+    masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
+    run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer(), masks)
+    _require_sound(run)
+    done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
+    todo = {name: path for name, path in named.items() if name not in done}
+    count = choose_workers(workers, len(todo), run)
+    run.observer.begin(list(todo), count)
+    outcomes = _one_by_one(run, todo) if count == 1 else side_by_side(run, todo, count)
+    done |= {outcome.name: outcome for outcome in outcomes}
+    if pages:
+        run.write_index()
+    return [done[name] for name in named]
+
+
+def _one_by_one(run: ScanRun, scans: Mapping[str, Path]) -> Iterator[Outcome]:
+    for name, path in scans.items():
+        run.observer.start(name)
+        outcome = run.adapt(name, path)
+        run.observer.end(outcome)
+        yield outcome
+
+
+def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
+    """Name every scan after its file; a file that is given twice counts once.
+
+    Raises:
+        InputError: There is no scan, none of them exists, or two have the same name.
+    """
+    named: dict[str, Path] = {}
+    for path in map(Path, paths):
+        other = named.setdefault(scan_name(path), path)
+        if other.resolve() != path.resolve():
+            raise InputError(
+                f"{other} and {path} would both be written as {scan_name(path)}_seg.nii.gz. Rename one of "
+                "them, or adapt them into two output folders."
+            )
+    if not named:
+        raise InputError("There is no scan to adapt to. Give image files, DICOM folders or folders of images.")
+    if not any(path.exists() for path in named.values()):
+        raise ScanError(
+            f"{next(iter(named.values()))} does not exist: expected an image, a DICOM folder or a folder of "
+            "images. Check the path."
+        )
+    return named
+
+
+def _require_sound(run: ScanRun) -> None:
+    """Load the model and check all that can be wrong for every scan alike."""
+    from scantune.adaptation.adapt import PRESETS
+    from scantune.config.settings import require_seed
+    from scantune.methods import Equipment, find_method
+    from scantune.runtime.devices import find_device
+
+    settings = run.settings
+    if settings.method is not None:
+        find_method(settings.method)
+    if settings.preset not in PRESETS:
+        raise InputError(f"Unknown preset {settings.preset!r}. Available: {', '.join(PRESETS)}.")
+    if settings.steps is not None and settings.steps < 0:
+        raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
+    require_seed(settings.seed)
+    find_device(settings.device)
+    method = find_method(str(run.chosen.method))
+    method(Equipment(run.model.task, run.model.prior, run.model.helpers), settings.options)
+    _ = run.site  # tells at once what a site needs

@@ -1,0 +1,1 @@
+"""The guard: which step of an adaptation is kept, if any."""

@@ -1,0 +1,137 @@
+"""Likeness: how far a warped atlas looks like the scan, what the deformation takes for it, and the judge of both."""
+
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from scantune.adaptation.guard.base import Judge
+from scantune.adaptation.guard.stability import agreements
+from scantune.methods.instance import correlations
+from scantune.networks.diffeomorphism import gradients, jacobian_determinant
+from scantune.prior.calibration import structure_counts
+from scantune.runtime.threads import threads_for
+from scantune.scans.volume import Batch, Volume, together
+from scantune.tasks import Task
+
+
+@dataclass(frozen=True)
+class LikenessRules:
+    """What the guard asks of a deformation; chosen on people that no result is reported of, as `guard.Rules` are."""
+
+    charge: float = 0.1
+    """Every hundredth of the prediction that changes must make atlas and scan more alike by this many hundredths."""
+    patience: int = 6
+    """After so many looks without a better one the run ends."""
+    folding: float = 1e-3
+    """By how much the share of pixels at which the deformation folds may rise."""
+    rougher: float = 3.0
+    """How many times as rough as the source's it may become."""
+    smooth: float = 0.5
+    """Up to this roughness none is too rough, however smooth the source's is."""
+
+
+@dataclass(frozen=True)
+class Resemblance:
+    """What can be told of a registration without labels.
+
+    Args:
+        likeness: Mean squared correlation of warped atlas and scan in small windows, from 0 to 1.
+        folding: Share of pixels at which the deformation folds.
+        roughness: Mean of its squared gradients.
+        agreement: Mean Dice with the source prediction.
+        counts: Pixels, by structure.
+    """
+
+    likeness: float
+    folding: float
+    roughness: float
+    agreement: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, network: nn.Module, volume: Volume, task: Task, source: Tensor, structures: int, channels: int | None
+    ) -> "Resemblance":
+        """Of all slices, each predicted once.
+
+        Args:
+            network: Gives what `scantune.networks.Registering` gives.
+            volume: The scan.
+            task: How the network's output is read.
+            source: The source network's labels `(slices, *spatial)`.
+            structures: How many there are besides the background.
+            channels: How many channels of the input are the image; None for all.
+        """
+
+        def look(part: Batch) -> tuple[Tensor, Tensor]:
+            output = network(part.images)
+            values, weights = correlations(output, part, channels)
+            folds = jacobian_determinant(output["displacement"]) <= 0
+            squares = gradients(output["displacement"]).square().sum((1, 2))
+            pixels = weights.new_tensor(folds.numel())
+            sums = [(values * weights).sum(), weights.sum(), folds.sum(), squares.sum(), pixels]
+            return torch.stack([value.double() for value in sums]).cpu(), task.predict(output).cpu()
+
+        batches, threads = volume.batches(together(volume.images)), threads_for(network, volume.images)
+        found = list(map(look, batches) if threads is None else threads.each(look, batches))
+        alike, weight, folds, squares, pixels = torch.stack([sums for sums, _ in found]).sum(0).tolist()
+        labels = torch.cat([labels for _, labels in found])
+        same = fmean(agreements(labels, source.cpu(), structures))
+        counts = tuple(structure_counts(labels, structures).tolist())
+        return cls(alike / max(weight, 1.0), folds / pixels, squares / pixels, same, counts)
+
+    def score(self, rules: LikenessRules) -> float:
+        """Likeness less what the change from the source costs."""
+        return self.likeness - rules.charge * (1 - self.agreement)
+
+
+class LikenessGuard(Judge[Resemblance]):
+    """Judges steps by how far the warped atlas looks like the scan.
+
+    A deformation that is optimised for one scan is no stabler than before under changes of that scan, however much
+    better it fits. What tells is whether the pictures become more alike; and as a deformation that folds or crumples
+    can make anything look like anything, how well-behaved it remains.
+
+    Args:
+        source: The look at the source network's registration.
+        rules: What is asked of a step.
+    """
+
+    def __init__(self, source: Resemblance, rules: LikenessRules | None = None) -> None:
+        self.rules = rules or LikenessRules()
+        super().__init__(source, self.rules.patience)
+        self.crumpled = False
+
+    def takes(self, look: Resemblance, energy: float | None) -> bool:  # noqa: ARG002
+        """Whether pictures are more alike than at the best step so far, in proportion to the change; and it behaves."""
+        alike = look.score(self.rules) > (self.best or self.source).score(self.rules)
+        crumples = alike and self.crumples(look)
+        self.crumpled |= crumples
+        return alike and not crumples
+
+    def crumples(self, look: Resemblance) -> bool:
+        """Whether the deformation folds at too many pixels, or has become too rough."""
+        folds = look.folding > self.source.folding + self.rules.folding
+        return folds or look.roughness > max(self.rules.rougher * self.source.roughness, self.rules.smooth)
+
+    def gained(self, best: Resemblance) -> str:
+        """What became better."""
+        alike = f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}"
+        return f"{alike}, and the prediction agrees to {best.agreement:.3f} with that of the source."
+
+    def missed(self) -> str:
+        """What would have been better."""
+        if self.crumpled:
+            return "the deformation that makes atlas and scan more alike folds or is too rough."
+        before = f"({self.source.likeness:.3f} before)"
+        return f"no step made atlas and scan more alike {before} in proportion to how much it changed the prediction."
+
+    def numbers(self) -> dict[str, float]:
+        """Likeness, folding and roughness before and after, and the agreement with the source."""
+        looks = {"before": self.source} | ({} if self.best is None else {"after": self.best})
+        names = ("likeness", "folding", "roughness")
+        numbers = {f"{name}_{when}": float(getattr(look, name)) for when, look in looks.items() for name in names}
+        return numbers | ({} if self.best is None else {"agreement": self.best.agreement})

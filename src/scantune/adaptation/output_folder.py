@@ -1,0 +1,110 @@
+"""The output folder of `adapt`: what lies in it, and its manifest."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scantune.errors import ScanError
+from scantune.scans.outputs import FORMAT, MANIFEST, OUTPUTS, Entry, finite, output_name, read_manifest
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """A folder with segmentations and their manifest."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Return the scans that the manifest tells of."""
+        return list(read_manifest(self.path)["scans"])
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Have the manifest tell of these scans last and in this order, however they came in."""
+        from scantune.scans.io import write_text
+
+        with _alone_in(self.path):
+            manifest = read_manifest(self.path)
+            scans = manifest["scans"]
+            moved = {name: scans[name] for name in names if name in scans}
+            ordered = {name: entry for name, entry in scans.items() if name not in moved} | moved
+            if list(ordered) != list(scans):
+                write_text(self.path / MANIFEST, _json(manifest | {"scans": ordered}))
+
+    def entry(self, name: str) -> Entry:
+        """Return what the manifest tells about a scan; nothing where it does not know the scan."""
+        return dict(read_manifest(self.path)["scans"].get(name, {}))
+
+    def holds(self, entry: Mapping[str, Any]) -> bool:
+        """Tell whether the outputs of an entry are all there."""
+        files = entry.get("outputs", {}).values()
+        return bool(files) and all((self.path / file).is_file() for file in files)
+
+    def protect(self, name: str, content: str) -> None:
+        """Refuse to replace the results of another scan, or files that scantune did not make here.
+
+        Args:
+            name: The scan that is about to be adapted to.
+            content: The hash of its content.
+
+        Raises:
+            ScanError: Its outputs would replace such a file.
+        """
+        entry = self.entry(name)
+        if self.holds(entry) and entry.get("input_hash", content) != content:
+            raise ScanError(
+                f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
+                "another output folder, or use --overwrite."
+            )
+        for file in (self.path / output_name(name, kind) for kind in OUTPUTS):
+            if file.exists() and file.name not in entry.get("outputs", {}).values():
+                raise ScanError(
+                    f"{file} is there already, but the folder's manifest does not tell of it. Choose another "
+                    "output folder, or use --overwrite to replace it."
+                )
+
+    def note(self, name: str, entry: Entry, head: Mapping[str, Any]) -> None:
+        """Renew the manifest; after a failure, results of an earlier run that are still there stay described.
+
+        What an earlier run wrote and a run that is done did not, such as a page, is removed: it shows another result.
+
+        Args:
+            name: The scan.
+            entry: What became of it.
+            head: What the manifest tells about the run.
+        """
+        from scantune.scans.io import write_text
+
+        with _alone_in(self.path):
+            scans = read_manifest(self.path)["scans"]
+            before = scans.get(name, {})
+            kept = entry["status"] == "failed" and self.holds(before)
+            scans[name] = before | {"later_failure": entry["reason"]} if kept else entry
+            manifest = {"format": FORMAT, **head}
+            if len(scans) == 1:
+                manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
+            write_text(self.path / MANIFEST, _json(manifest | {"scans": scans}))
+            if entry["status"] == "done":
+                for kind in OUTPUTS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
+                    (self.path / output_name(name, kind)).unlink(missing_ok=True)
+
+
+def _json(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(finite(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let other runs that write into the folder wait, so that none loses what another one notes in the manifest."""
+    import fcntl
+
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # file systems that know no locks
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)

@@ -1,0 +1,217 @@
+"""What an adaptation gives back: predictions before and after, energies, the decision; in memory and on disk."""
+
+import json
+import logging
+import platform
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scantune.adaptation.guard.base import Decision
+from scantune.errors import InputError, told
+from scantune.networks import AdaptableNetwork
+from scantune.runtime.memory import peak_memory_mb_of_process
+from scantune.scans.displacement import native_displacement
+from scantune.scans.io import Case, write_displacement, write_labels, write_text
+from scantune.scans.outputs import finite, output_name
+from scantune.scans.preprocess import Prepared
+from scantune.tasks import Registration, Task
+
+if TYPE_CHECKING:
+    from scantune.pages import CaseView
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A network's view of a scan.
+
+    Args:
+        probabilities: `(slices, classes, *spatial)`.
+        task: How they become labels.
+        energies: Divergences in nats, by expert family and group.
+        maps: What else the task keeps of the output, `(slices, channels, *spatial)` by name.
+    """
+
+    probabilities: Tensor
+    task: Task
+    energies: dict[str, dict[str, float]]
+    maps: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def prediction(self) -> Tensor:
+        """Labels `(slices, *spatial)`."""
+        return self.task.labels(self.probabilities)
+
+    @property
+    def structures(self) -> int:
+        """How many structures there are besides the background."""
+        return self.probabilities.shape[1] - int(self.task.exclusive)
+
+    @property
+    def energy(self) -> float | None:
+        """The FoE-CNN energy, where there is a prior."""
+        return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """An adapted scan.
+
+    Args:
+        network: The adapted copy (the source copy where the guard rolled back).
+        source: The scan before adaptation.
+        adapted: The scan after it.
+        trace: A row per step: step, objective, smoothed, each term, valid.
+        decision: The guard's verdict.
+        case: The scan, where it came from a file.
+        prepared: The way back to its grid.
+        labels: Structure names and their values.
+        facts: Method, preset, seed, device, steps, best step, seconds, the guard's numbers.
+        state: What the adaptation moved, by name, where it was kept; a start for the next scan of the site.
+    """
+
+    network: AdaptableNetwork
+    source: Survey
+    adapted: Survey
+    trace: list[dict[str, Any]]
+    decision: Decision
+    case: Case | None = None
+    prepared: Prepared | None = None
+    labels: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def prediction(self) -> Any:
+        """Labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
+        return self.source_prediction if self.adapted is self.source else self._on_own_grid(self.adapted)
+
+    @cached_property
+    def source_prediction(self) -> Any:
+        """The same before adaptation."""
+        return self._on_own_grid(self.source)
+
+    @property
+    def energy_before(self) -> float | None:
+        """FoE-CNN energy of the source network, in nats."""
+        return self.source.energy
+
+    @property
+    def energy_after(self) -> float | None:
+        """FoE-CNN energy of the returned network, in nats."""
+        return self.adapted.energy
+
+    @property
+    def seconds(self) -> float:
+        """How long the adaptation took."""
+        return float(self.facts["seconds"])
+
+    def _on_own_grid(self, survey: Survey) -> Any:
+        return survey.prediction if self.prepared is None else self.prepared.to_native(survey.probabilities)
+
+    def manifest_entry(self) -> dict[str, Any]:
+        """Everything about this scan that a manifest tells, as JSON."""
+        return self._entry(self.prediction, self.source_prediction)
+
+    def _entry(self, adapted: Any, source: Any) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "decision": self.decision.action,
+            "reason": self.decision.reason,
+            **self.facts,
+            "energy_before": self.energy_before,
+            "energy_after": self.energy_after,
+            "energies_before": self.source.energies,
+            "energies_after": self.adapted.energies,
+            "peak_memory_mb": peak_memory_mb_of_process(str(self.facts.get("device", "cpu"))),
+            "versions": {
+                "scantune": version("scantune"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        for name, survey in (("quality", self.adapted), ("source_quality", self.source)):
+            if quality := survey.task.quality(survey.maps):
+                entry[name] = quality
+        if self.case is not None:
+            voxel = self.case.voxel_volume / 1000
+            entry["volumes_ml"] = _volumes(adapted, self.labels, voxel)
+            entry["source_volumes_ml"] = _volumes(source, self.labels, voxel)
+        return entry
+
+    def save(self, folder: str | Path) -> dict[str, Any]:
+        """Writes the two segmentations, `NAME_page.html` and `manifest.json`; returns the manifest's entry.
+
+        Of a registration, `NAME_deformation.nii.gz` is written too.
+        """
+        if self.case is None:
+            raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
+        folder = Path(folder)
+        entry = self.with_page(folder, self.write_segmentations(folder))
+        manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
+        write_text(folder / "manifest.json", json.dumps(finite(manifest), indent=2, allow_nan=False))
+        if "page_failure" in entry:
+            _log.warning("%s has no page: %s", self.case.name, entry["page_failure"])
+        return entry
+
+    def write_segmentations(self, folder: Path) -> dict[str, Any]:
+        """Writes the two segmentations, of a registration the deformation, too; returns the manifest's entry."""
+        assert self.case is not None
+        adapted, source = self.prediction, self.source_prediction
+        names = {kind: output_name(self.case.name, kind) for kind in ("segmentation", "source")}
+        for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
+            write_labels(folder / name, labels, self.case)
+        task, prepared = self.adapted.task, self.prepared
+        if isinstance(task, Registration) and prepared is not None and prepared.slab is not None:
+            names["deformation"] = output_name(self.case.name, "deformation")
+            moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
+            write_displacement(folder / names["deformation"], moved, self.case)
+        return self._entry(adapted, source) | {"outputs": names}
+
+    def view(self, entry: dict[str, Any]) -> "CaseView":
+        """What a page shows of the scan, with what the manifest tells of it."""
+        from scantune.pages import CaseView
+
+        assert self.case is not None and self.prepared is not None
+        return CaseView(
+            self.case.name,
+            self.case.image,
+            self.case.affine,
+            self.source_prediction,
+            self.prediction,
+            self.labels,
+            entry,
+            self.trace,
+            self.case.reference,
+            self.case.site,
+            self.case.subject,
+            self.prepared.orientation.plane(self.case.affine),
+        )
+
+    def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+        """Writes `NAME_page.html`, and returns the manifest's entry with its file name.
+
+        Results are none the worse without a page: where it cannot be written, the entry tells why as `page_failure`.
+        """
+        from scantune.pages import write_case
+
+        assert self.case is not None
+        name = output_name(self.case.name, "page")
+        try:
+            write_case(folder / name, self.view(entry))
+        except Exception as error:
+            _log.debug("The page %s failed", folder / name, exc_info=True)
+            return entry | {"page_failure": told(error, f"{folder / name} could not be written")}
+        return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
+
+
+def _volumes(labels: np.ndarray[Any, Any], structures: dict[str, int], voxel_ml: float) -> dict[str, float]:
+    return {name: round(float((labels == value).sum()) * voxel_ml, 3) for name, value in structures.items()}

@@ -1,0 +1,201 @@
+"""A run over scans: what they share, how one of them is adapted to, and what is written of it.
+
+Nothing heavy is imported at the top, so that a mistyped path is told at once.
+"""
+
+import hashlib
+import logging
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from scantune import __version__
+from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.output_folder import OutputFolder
+from scantune.errors import InputError, told
+from scantune.scans.outputs import Entry, read_manifest
+
+if TYPE_CHECKING:
+    from scantune.adaptation.site import Site
+    from scantune.model.model import Model
+
+_log = logging.getLogger(__name__)
+
+_FAILED: Entry = {"status": "failed", "decision": "failed"}
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    """How scans are adapted; the arguments of `scantune.adapt` under the same names."""
+
+    method: str | None = None
+    """By default that of the model's task."""
+    preset: str = "fast"
+    steps: int | None = None
+    guard: bool = True
+    device: str = "auto"
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stop: Literal["stable", "typical", "never"] = "stable"
+    site: bool = False
+    """Whether the scans are of one site, so that each starts where the last good one ended."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what `scantune.adapt` takes."""
+        return {name: value for name, value in asdict(self).items() if name != "site"}
+
+    def asks_for(self) -> dict[str, Any]:
+        """Return what decides the result: everything but the device."""
+        return {name: value for name, value in asdict(self).items() if name != "device"}
+
+
+@dataclass(frozen=True)
+class ScanRun:
+    """What all scans of a run share.
+
+    Attributes:
+        source: The model, or what `scantune.load` takes; then every process loads its own.
+        out: The output folder.
+        settings: How to adapt.
+        overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
+        pages: Whether each scan gets a page.
+        observer: Is told about the progress.
+        masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
+    """
+
+    source: "Model | Path | str"
+    out: OutputFolder
+    settings: AdaptSettings
+    overwrite: bool
+    pages: bool
+    observer: Observer
+    masks: Mapping[str, Path] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> "Model":
+        """The model."""
+        from scantune.model.model import load
+
+        return load(self.source) if isinstance(self.source, str | Path) else self.source
+
+    @cached_property
+    def chosen(self) -> AdaptSettings:
+        """The settings, with the method by its name."""
+        return replace(self.settings, method=self.settings.method or self.model.task.method)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of all that is in the model."""
+        return self.model.fingerprint
+
+    @cached_property
+    def site(self) -> "Site | None":
+        """Remembers where the last good adaptation ended, where that is wanted."""
+        from scantune.adaptation.site import Site
+
+        return Site(self.model, **self.chosen.arguments()) if self.settings.site else None
+
+    def finished(self, name: str, path: Path) -> Outcome | None:
+        """Tell what lies in the folder, when it is just what this run would make of the scan."""
+        entry = self.out.entry(name)
+        asked = {"status": "done", **self._asked(name, path)}
+        if self.pages and "page" not in entry.get("outputs", {}):
+            return None
+        if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
+            return None
+        return Outcome(name, "already done", entry)
+
+    def adapt(self, name: str, path: Path) -> Outcome:
+        """Adapt to one scan and note in the manifest what came of it, a failure included."""
+        entry: Entry = self._asked(name, path)
+        try:
+            if not self.overwrite:
+                self.out.protect(name, entry["input_hash"])
+            entry |= {"status": "done", **self._results(name, path, entry)}
+        except InputError as error:
+            entry |= _FAILED | {"reason": str(error)}
+        except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
+            _log.debug("Adapting to %s failed", path, exc_info=True)
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            reason = told(error, f"{path} could not be adapted to")
+            entry |= _FAILED | {"reason": reason, "traceback": lines}
+        return self._noted(name, entry)
+
+    def give_up(self, name: str, path: Path, reason: str) -> Outcome:
+        """Note in the manifest that a scan failed for a reason that lies in no code of ours."""
+        return self._noted(name, self._asked(name, path) | _FAILED | {"reason": reason, "traceback": []})
+
+    def _noted(self, name: str, entry: Entry) -> Outcome:
+        self.out.note(name, entry, self._head())
+        return Outcome(name, entry["status"], entry)
+
+    def _asked(self, name: str, path: Path) -> Entry:
+        """Return what decides the result: the scan, its brain mask, the model and the settings."""
+        mask = self.masks.get(name)
+        return {
+            "input": path.name,
+            "input_hash": _content_hash(path),
+            "brain_mask": None if mask is None else mask.name,
+            "brain_mask_hash": None if mask is None else _content_hash(mask),
+            "model": self.fingerprint,
+            "settings": self.chosen.asks_for(),
+        }
+
+    def write_index(self) -> None:
+        """List all scans of the folder with links to their pages."""
+        from scantune.pages import write_folder_index
+
+        try:
+            written = write_folder_index(self.out.path, read_manifest(self.out.path)["scans"])
+        except Exception as error:  # every result is written and noted by now
+            _log.debug("The index of %s failed", self.out.path, exc_info=True)
+            return self.observer.remark(told(error, "The index of the pages could not be written"))
+        if not written:
+            self.observer.remark("There is no index of the pages: index.html is another program's, and left alone.")
+        return None
+
+    def _results(self, name: str, path: Path, asked: Entry) -> Entry:
+        """Adapt to a scan, write its segmentations and page, and return what the result tells about itself."""
+        import torch
+
+        from scantune.adaptation.adapt import adapt
+
+        settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments()}
+        if name in self.masks:
+            settings["brain_mask"] = self.masks[name]
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)
+        entry = result.write_segmentations(self.out.path)
+        if not self.pages:
+            return entry
+        # Pages take a while: who is stopped meanwhile finds the segmentations in the manifest.
+        self.out.note(name, {**asked, "status": "done", **entry}, self._head())
+        return result.with_page(self.out.path, entry)
+
+    def _head(self) -> dict[str, Any]:
+        """Return what the manifest tells about the run."""
+        import torch
+
+        return {
+            "scantune": __version__,
+            "torch": torch.__version__,
+            "model": {"name": self.model.name, "fingerprint": self.fingerprint},
+            "labels": self.model.labels,
+            "settings": asdict(self.chosen),
+        }
+
+
+def _content_hash(path: Path) -> str:
+    """Return a short hash of what a file, or the files of a folder, hold; empty where that cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file.is_file():
+                digest.update(file.read_bytes())
+    except OSError:
+        return ""
+    return digest.hexdigest()[:16]

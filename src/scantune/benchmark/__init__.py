@@ -1,0 +1,1 @@
+"""Benchmarks: an experiment becomes jobs, jobs become rows."""

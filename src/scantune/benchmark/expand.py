@@ -1,0 +1,243 @@
+"""From an experiment to its jobs: networks, priors and helper networks, then every row of every scan."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from scantune.benchmark.experiment import Experiment
+from scantune.benchmark.experiment_tables import SUPERVISED, RowTable
+from scantune.benchmark.folds import Fold, folds_of
+from scantune.benchmark.jobs import Adaptation, FineTuning, Given, HelperTraining, Job, PriorFitting, Run, Training
+from scantune.benchmark.jobs.scoring import common_structures
+from scantune.benchmark.test_scans import Trial, at_site, sites, training_site, trials
+from scantune.errors import InputError
+from scantune.evaluation.rows import WHOLE
+from scantune.training.case_sources import Source
+from scantune.training.helpers import TRAINERS
+from scantune.training.plan import Plan
+from scantune.training.sources import Simulated
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of an experiment is to be run now; empty stands for all."""
+
+    methods: Sequence[str] = ()
+    centres: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    count: int | None = None
+
+    def holds(self, job: Adaptation) -> bool:
+        """Whether a job belongs to it."""
+        return (
+            (not self.methods or job.row in self.methods)
+            and (not self.centres or job.trial.site in self.centres)
+            and (not self.seeds or job.seed in self.seeds)
+            and (self.count is None or job.trial.number < self.count)
+        )
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All jobs of an experiment.
+
+    Attributes:
+        rows: The jobs at the end, in the order of the results: by seed, row, centre and person.
+    """
+
+    rows: tuple[Adaptation, ...]
+
+    def chosen(self, selection: Selection) -> list[Job]:
+        """The jobs of a selection with all that they need, each once, in an order that they can be done in.
+
+        Raises:
+            InputError: The selection names what is not there.
+        """
+        for what, asked, there in (
+            ("row", selection.methods, [job.row for job in self.rows]),
+            ("centre", selection.centres, [job.trial.site for job in self.rows]),
+        ):
+            for name in asked:
+                if name not in there:
+                    known = ", ".join(dict.fromkeys(there))
+                    raise InputError(f"The experiment has no {what} {name!r}. Available: {known}.")
+        ends = [job for job in self.rows if selection.holds(job)]
+        # First one person of every centre, then the next, so that what an interrupted run leaves can be compared; and
+        # the rows of a scan one after the other, so that a worker need not read it again.
+        order = {job.trial.identity: place for place, job in reversed(list(enumerate(ends)))}
+        ends.sort(key=lambda job: (job.seed, job.trial.number, order[job.trial.identity]))
+        return _once(job for end in [*_networks(ends), *ends] for job in end.before())
+
+
+def expand(experiment: Experiment, cache: str = "") -> Graph:
+    """All jobs of an experiment.
+
+    Args:
+        experiment: What to expand.
+        cache: A folder for simulated scans, where [data] does not name one.
+
+    Raises:
+        InputError: The data are not there or do not fit, a centre is unknown, ...
+    """
+    return _Expansion(experiment, cache).graph()
+
+
+@dataclass
+class _Expansion:
+    """Jobs that are made once and used often."""
+
+    experiment: Experiment
+    cache: str
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def graph(self) -> Graph:
+        table = self.experiment.table
+        folds = folds_of([self._cached(source) for source in self.experiment.sources()])
+        home = training_site(folds[0].home)
+        places = self._places(folds)
+        jobs = [
+            self._row(name, row, seed, fold, source, trial)
+            for seed in table.seeds
+            for name, row in self.experiment.rows.items()
+            for site, turns in places.items()
+            if row.at_home or site != home
+            for fold, source, trial in self._trials(turns, site)
+            if table.count is None or trial.number < table.count
+        ]
+        if not jobs:
+            raise InputError(f"The experiment {self.experiment.name} has no scan to test with.")
+        return Graph(tuple(jobs))
+
+    def _cached(self, source: Source) -> Source:
+        return replace(source, cache=self.cache) if isinstance(source, Simulated) and not source.cache else source
+
+    def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, Source]]]:
+        """The centres in question, and where their scans come from in each fold."""
+        there: dict[str, list[tuple[Fold, Source]]] = {}
+        for fold in folds:
+            here: dict[str, Source] = {}
+            for source in fold.tested:
+                here |= {site: source for site in sites(source) if site not in here}
+            for site, source in here.items():
+                there.setdefault(site, []).append((fold, source))
+        wanted = self.experiment.table.centres
+        for site in wanted:
+            if site not in there:
+                raise InputError(
+                    f"There is no centre {site!r} in [data] of {self.experiment.name}. Available: {', '.join(there)}."
+                )
+        return {site: turns for site, turns in there.items() if not wanted or site in wanted}
+
+    def _trials(self, turns: Sequence[tuple[Fold, Source]], site: str) -> list[tuple[Fold, Source, Trial]]:
+        """The scans of a centre, its people counted through all folds."""
+
+        def make() -> list[tuple[Fold, Source, Trial]]:
+            found: list[tuple[Fold, Source, Trial]] = []
+            for fold, source in turns:
+                first = 1 + max((trial.number for *_, trial in found), default=-1)
+                here = trials(source, site)
+                found += [(fold, source, replace(t, number=t.number + first) if first else t) for t in here]
+            return found
+
+        made: list[tuple[Fold, Source, Trial]] = self._once(("trials", site), make)
+        return made
+
+    def _row(self, name: str, row: RowTable, seed: int, fold: Fold, source: Source, trial: Trial) -> Adaptation:
+        table, adapt = self.experiment.table, self.experiment.adapt
+        supervised = row.method == SUPERVISED
+        network = self._network(row.network, seed, fold)
+        preset = row.preset or adapt.preset
+        numbers = adapt.paper if preset == "paper" else adapt.fast
+        labels = self._labels(source)
+        if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
+            raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
+        return Adaptation(
+            title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
+            seed=seed,
+            trial=trial,
+            network=self._supervised(network, source, trial.site, seed, fold) if supervised else network,
+            prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
+            helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
+            run_as=Run(
+                method="source" if supervised else row.method,
+                preset=preset,
+                steps=numbers.get("steps") if row.steps is None else row.steps,
+                batch=numbers.get("batch"),
+                guard=adapt.guard if row.guard is None else row.guard,
+                options={} if supervised else self.experiment.options(row),
+            ),
+            labels=labels,
+            score=table.score,
+            watch=table.watch,
+            keep=trial.number < table.keep,
+            cohort=source.cohort if isinstance(source, Simulated) else getattr(source, "name", "files"),
+            row=name,
+            tier=str(table.tier),
+            fold=fold.name,
+        )
+
+    def _labels(self, source: Source) -> dict[str, int]:
+        found: dict[str, int] = self._once(("labels", id(source)), source.names)
+        return found
+
+    def _plan(self, source: Source) -> Plan:
+        plan: Plan = self._once(("plan",), lambda: Plan.read(self.experiment.recipe))
+        return replace(plan, source=source)
+
+    def _network(self, augment: str, seed: int, fold: Fold) -> Training:
+        def make() -> Training:
+            recipe = self.experiment.training(augment, seed)
+            plan = replace(self._plan(fold.home), recipe=recipe)
+            kind = "strong baseline" if augment == "strong" else "baseline"
+            given = self.experiment.table.models.get(augment)
+            if given is not None:
+                return Given(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, Path(given).resolve())
+            return Training(f"train the {kind}, seed {seed}{_in(fold)}", seed, plan)
+
+        made: Training = self._once(("network", augment, seed, fold.name), make)
+        return made
+
+    def _supervised(self, start: Training, source: Source, site: str, seed: int, fold: Fold) -> FineTuning:
+        def make() -> FineTuning:
+            train = replace(self.experiment.supervised(), seed=seed)
+            plan = replace(self._plan(at_site(source, site)), recipe=replace(self.experiment.recipe, train=train))
+            return FineTuning(f"go on training at {site}, seed {seed}{_in(fold)}", seed, plan, start)
+
+        made: FineTuning = self._once(("supervised", start.key, site, seed, fold.name), make)
+        return made
+
+    def _prior(self, network: Training, row: RowTable, seed: int) -> PriorFitting:
+        settings = self.experiment.prior(row)
+        title = f"fit the prior, {settings.density}, seed {seed}"
+        made: PriorFitting = self._once(
+            ("prior", network.key, settings), lambda: PriorFitting(title, seed, network, settings)
+        )
+        return made
+
+    def _helper(self, network: Training, method: str, seed: int) -> HelperTraining:
+        chosen = dict(self.experiment.recipe.helpers.get(method, {}))
+        title = f"train the helper network of {method}, seed {seed}"
+        made: HelperTraining = self._once(
+            ("helper", network.key, method), lambda: HelperTraining(title, seed, network, method, chosen)
+        )
+        return made
+
+    def _once(self, name: tuple[Any, ...], make: Any) -> Any:
+        if name not in self.made:
+            self.made[name] = make()
+        return self.made[name]
+
+
+def _in(fold: Fold) -> str:
+    """The end of a title."""
+    return f", fold {fold.name}" if fold.name else ""
+
+
+def _networks(ends: Sequence[Adaptation]) -> list[Job]:
+    """Networks before priors and helper networks: the long jobs are begun first."""
+    return [job for end in ends for job in end.inputs]
+
+
+def _once(jobs: Iterable[Job]) -> list[Job]:
+    return list({job.key: job for job in jobs}.values())

@@ -1,0 +1,233 @@
+"""The job at the end: adapt to one scan as a row of the experiment asks, and score what comes of it."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from scantune.adaptation.adapt import adapt
+from scantune.adaptation.result import Result
+from scantune.benchmark.jobs.base import Job, Place, Tell
+from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Training
+from scantune.benchmark.jobs.scoring import common_structures, scores, seen
+from scantune.benchmark.jobs.watching import Watcher
+from scantune.benchmark.test_scans import Trial
+from scantune.evaluation.rows import ROWS, WHOLE, Row, write_rows
+from scantune.methods import find_method
+from scantune.model.model import Model
+from scantune.runtime.devices import find_device, reproducible
+from scantune.runtime.memory import peak_memory_mb, reset_peak_memory
+from scantune.runtime.version import installed_version
+from scantune.scans.io import Case, write_text
+from scantune.tasks import Registration
+
+MANIFEST, TRACE, CASE = "manifest.json", "trace.json", "case.npz"
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a network is adapted: arguments of `scantune.adapt` under the same names."""
+
+    method: str
+    preset: str
+    steps: int | None
+    batch: int | None
+    guard: bool
+    options: Mapping[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**vars(self), "options": dict(self.options)}
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation(Job):
+    """Adapts to one scan, and scores it on its own grid.
+
+    Attributes:
+        trial: The scan.
+        network: Makes the network.
+        prior: Fits its prior; None where it is not to have one.
+        helper: Trains the helper network of the method, where it has one.
+        run_as: How.
+        labels: Label value of each structure in the scan's reference.
+        score: The structure that is watched: one of the labels, `mean`, or `whole`, which is a row of its own then.
+        watch: Steps at which the Dice is noted in the trace.
+        keep: Whether the scan is kept with its results.
+        cohort: Where the scan is from, for the rows.
+        row: The row's name in tables; as `tier`, no part of the key.
+        tier: How much of an experiment this is.
+        fold: Which fold of a data set the person tests, no part of the key, as the network and the scan tell it.
+    """
+
+    kind: ClassVar[str] = "adapt"
+    version: ClassVar[int] = 1
+
+    trial: Trial
+    network: Training
+    prior: PriorFitting | None
+    helper: HelperTraining | None
+    run_as: Run
+    labels: Mapping[str, int]
+    score: str
+    watch: tuple[int, ...]
+    keep: bool
+    cohort: str
+    row: str
+    tier: str
+    fold: str = ""
+
+    @property
+    def inputs(self) -> tuple[Job, ...]:
+        """Network, prior and helper network."""
+        return tuple(job for job in (self.network, self.prior, self.helper) if job is not None)
+
+    def settings(self) -> dict[str, Any]:
+        """How the network is adapted, and what is scored."""
+        watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
+        own = {**self.run_as.record(), **self._newer()}
+        return {**own, "labels": dict(self.labels), "whole": self.whole, **watched}
+
+    def _newer(self) -> dict[str, Any]:
+        """What tells results from those of older versions, which lacked it."""
+        kind = find_method(self.run_as.method)
+        version = {"method version": kind.version} if kind.version > 1 else {}
+        judged = bool(self.run_as.guard and self.network.plan.task)
+        return {**version, **({"judged by": Registration.judged_by} if judged else {})}
+
+    @property
+    def whole(self) -> bool:
+        """Whether all structures are scored as one, too."""
+        return self.score == WHOLE
+
+    def scan(self) -> str:
+        """The trial; one that is kept is another result."""
+        return f"{self.trial.identity} kept" if self.keep else self.trial.identity
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Adapt, score, write."""
+        device = find_device(place.device)
+        model = self._model(place)
+        case = seen(_case(self.trial, device), model.preprocessing)
+        structures = common_structures(model.labels, self.labels)
+        watcher = Watcher(self.run_as.method, model, case, structures, self.score, self.watch)
+        reset_peak_memory(device)
+        with reproducible(device):
+            result = adapt(
+                model,
+                case,
+                method=watcher.method(),
+                preset=self.run_as.preset,
+                steps=self.run_as.steps,
+                guard=self.run_as.guard,
+                device=place.device,
+                seed=self.seed,
+                options=self.run_as.options,
+                batch=self.run_as.batch,
+                on_step=tell,
+            )
+        rows = self._rows(result, case, structures, device, peak_memory_mb(device))
+        write_rows(out / ROWS, rows)
+        write_text(out / MANIFEST, _json(self._manifest(result, case, model)))
+        write_text(out / TRACE, _json(watcher.noted(result.trace)))
+        if self.keep:
+            _keep(out / CASE, result, case, self.labels)
+
+    def _model(self, place: Place) -> Model:
+        """The network with what the method needs; the prior is there for the energies of every method."""
+        model = place.model(self.network)
+        prior = None if self.prior is None else place.model(self.prior).prior
+        helpers = {} if self.helper is None else place.model(self.helper).helpers
+        return replace(model, prior=prior, helpers=helpers)
+
+    def _rows(
+        self, result: Result, case: Case, structures: Mapping[str, tuple[int, int]], device: torch.device, memory: float
+    ) -> list[Row]:
+        steps = int(result.facts["steps"])
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return [
+            Row(
+                *(self.cohort, self.trial.site, case.subject, _session(case), self.row, self.seed, structure),
+                *(one.dice, one.hd95, one.asd, one.volume_ml, one.reference_ml),
+                *(_number(result.energy_before), _number(result.energy_after), result.decision.action),
+                steps,
+                *(result.seconds, result.seconds / steps if steps else math.nan, memory),
+                *(name, installed_version(), self.settings_key, self.tier, self.key, self.fold),
+            )
+            for structure, one in scores(result.prediction, case, structures, self.whole).items()
+        ]
+
+    def _manifest(self, result: Result, case: Case, model: Model) -> dict[str, Any]:
+        return {
+            "scan": case.name,
+            "subject": case.subject,
+            "session": _session(case),
+            "site": self.trial.site,
+            "cohort": self.cohort,
+            "method": self.row,
+            "seed": self.seed,
+            "fold": self.fold,
+            "decision": result.decision.action,
+            "reason": result.decision.reason,
+            "energy_before": result.energy_before,
+            "energy_after": result.energy_after,
+            "energies_before": result.source.energies,
+            "energies_after": result.adapted.energies,
+            "labels": model.labels,
+            "run": self.run_as.record(),
+            "facts": result.facts,
+        }
+
+
+_latest: dict[str, Case] = {}  # jobs about the same scan come one after the other
+
+
+def _case(trial: Trial, device: torch.device) -> Case:
+    if trial.identity not in _latest:
+        _latest.clear()
+        _latest[trial.identity] = trial.read(device)
+    return _latest[trial.identity]
+
+
+def _session(case: Case) -> str:
+    """Which of a person's scans: what the scan's name has beyond the person's."""
+    if case.name == case.subject:
+        return ""
+    return case.name.removeprefix(f"{case.subject}_")
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _json(record: Any) -> str:
+    return json.dumps(_finite(record), indent=1) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not know."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _keep(path: Path, result: Result, case: Case, labels: Mapping[str, int]) -> None:
+    """The scan and its segmentations on its own grid, in few bytes."""
+    low, high = np.percentile(case.image, (0.1, 99.9))
+    image = np.clip((case.image - low) / max(float(high - low), 1e-12), 0, 1)
+    np.savez_compressed(
+        path,
+        image=np.round(255 * image).astype(np.uint8),
+        reference=np.asarray(case.reference, np.uint8),
+        before=np.asarray(result.source_prediction, np.uint8),
+        after=np.asarray(result.prediction, np.uint8),
+        affine=case.affine,
+        labels=np.array(json.dumps(dict(labels))),
+    )

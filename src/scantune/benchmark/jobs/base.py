@@ -1,0 +1,105 @@
+"""The contract of a job: what decides its result, which jobs come before it, and the files it makes."""
+
+import functools
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from scantune.model.model import Model, load
+
+MODEL = "model.safetensors"
+"""The file that every job about networks makes."""
+
+Tell = Callable[[int, int], None]
+"""Called with the number of steps that are done, and of all."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs.
+
+    Attributes:
+        finished: Has a folder for each finished job, by its key.
+        running: Takes what a job needs to go on after an interruption.
+        device: Where to compute.
+    """
+
+    finished: Path
+    running: Path
+    device: str = "auto"
+
+    def model(self, job: "Job") -> Model:
+        """The model that a finished job made."""
+        return _loaded(self.finished / job.key / MODEL)
+
+    def checkpoint(self, job: "Job") -> Path:
+        """The file that holds an interrupted run."""
+        return self.running / f"{job.key}.run"
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(path: Path) -> Model:
+    # Several jobs in a row are about the same network; none of them changes it.
+    return load(path)
+
+
+@dataclass(frozen=True, eq=False)
+class Job(ABC):
+    """A piece of work whose result is known by its key.
+
+    Attributes:
+        title: What the job is called while it runs.
+        seed: Of everything random in it.
+    """
+
+    kind: ClassVar[str]
+    version: ClassVar[int]
+    """Part of the key: raised when a change of the code changes what such jobs make of the same settings."""
+
+    title: str
+    seed: int
+
+    @property
+    def inputs(self) -> "tuple[Job, ...]":
+        """The jobs whose results it needs."""
+        return ()
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What decides the result beside the seed and the inputs, as JSON."""
+
+    @abstractmethod
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Do the work, and write its files into a folder that is there and empty."""
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything that decides the result: the name under which it is kept."""
+        return _digest([self._own(), self.seed, self.scan(), [job.key for job in self.inputs]])
+
+    @cached_property
+    def settings_key(self) -> str:
+        """A hash of what was chosen, the same for all scans and seeds."""
+        return _digest([self._own(), [job.settings_key for job in self.inputs]])
+
+    def scan(self) -> str:
+        """What tells the scan that the job is about; empty where it is about many."""
+        return ""
+
+    def before(self) -> "Iterator[Job]":
+        """This job after all that it needs, each once or more."""
+        for job in self.inputs:
+            yield from job.before()
+        yield self
+
+    def _own(self) -> list[Any]:
+        return [self.kind, self.version, self.settings()]
+
+
+def _digest(record: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,189 @@
+"""Jobs that make networks and what belongs to them: train, go on with labelled scans, fit a prior, train a helper."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from scantune.benchmark.jobs.base import MODEL, Job, Place, Tell
+from scantune.benchmark.test_scans import identity
+from scantune.config.settings import PriorSettings, settings_from_table
+from scantune.model.model import load
+from scantune.training.helpers import TRAINERS
+from scantune.training.plan import Plan, fit_helper, fit_model, train_model
+from scantune.training.trainer import Progress
+
+_NO_PART = ("device", "checkpoint_every", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Job):
+    """Trains a network on the scans of a plan.
+
+    Attributes:
+        plan: What to train on, and how; its seed is the job's.
+    """
+
+    kind: ClassVar[str] = "train"
+    version: ClassVar[int] = 1
+
+    plan: Plan
+
+    @cached_property
+    def data(self) -> str:
+        """What tells the scans."""
+        return identity(self.plan.source, self.plan.preprocessing)
+
+    def settings(self) -> dict[str, Any]:
+        """Scans, preprocessing, network, and how it is trained."""
+        train = {name: value for name, value in asdict(self.plan.recipe.train).items() if name not in _NO_PART}
+        return {
+            "data": self.data,
+            "preprocessing": self.plan.preprocessing.record(),
+            "network": asdict(self.plan.network),
+            **({} if self.plan.task is None else {"task": asdict(self.plan.task)}),
+            "train": train,
+        }
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Train, or go on with an interrupted run."""
+        model = train_model(
+            _on(self.plan, place.device),
+            start=self._start(place),
+            checkpoint=place.checkpoint(self),
+            on_progress=_told(tell),
+        )
+        model.save(out / MODEL)
+
+    def _start(self, place: Place) -> Any:
+        del place
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Training):
+    """Takes a model that is there, instead of training one.
+
+    Attributes:
+        file: The model file; of what is in it, network, labels and preprocessing count.
+    """
+
+    kind: ClassVar[str] = "given"
+    version: ClassVar[int] = 1
+
+    file: Path
+
+    def settings(self) -> dict[str, Any]:
+        """What is in the file."""
+        return {"model": load(self.file).fingerprint}
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Copy the model."""
+        del place, tell
+        load(self.file).save(out / MODEL)
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuning(Training):
+    """Goes on with a network on labelled scans of another centre.
+
+    Attributes:
+        start: Makes the network.
+    """
+
+    kind: ClassVar[str] = "supervise"
+    version: ClassVar[int] = 1
+
+    start: Training
+
+    @property
+    def inputs(self) -> tuple[Job, ...]:
+        """The network to start from."""
+        return (self.start,)
+
+    def _start(self, place: Place) -> Any:
+        return place.model(self.start)
+
+
+@dataclass(frozen=True, eq=False)
+class PriorFitting(Job):
+    """Fits the prior of a network.
+
+    Attributes:
+        network: Makes the network.
+        prior: What the prior is made of.
+    """
+
+    kind: ClassVar[str] = "prior"
+    version: ClassVar[int] = 1
+
+    network: Training
+    prior: PriorSettings
+
+    @property
+    def inputs(self) -> tuple[Job, ...]:
+        """The network."""
+        return (self.network,)
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the prior; alpha only where a density has it."""
+        record = asdict(self.prior)
+        return record if self.prior.density == "kde" else {**record, "alpha": None}
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Fit, and calibrate on the validation scans."""
+        del tell
+        plan = _on(self.network.plan, place.device)
+        model = place.model(self.network)
+        fit_model(model, plan, settings=self.prior, device=place.device).save(out / MODEL)
+
+
+@dataclass(frozen=True, eq=False)
+class HelperTraining(Job):
+    """Trains the helper network of a method.
+
+    Attributes:
+        network: Makes the network that it helps.
+        method: The method.
+        chosen: What differs from the defaults of the method's settings.
+    """
+
+    kind: ClassVar[str] = "helper"
+    version: ClassVar[int] = 1
+
+    network: Training
+    method: str
+    chosen: dict[str, Any]
+
+    @property
+    def inputs(self) -> tuple[Job, ...]:
+        """The network."""
+        return (self.network,)
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the helper network."""
+        settings = settings_from_table(TRAINERS[self.method].settings, self.chosen, f"[helpers.{self.method}]")
+        chosen = {name: value for name, value in asdict(settings).items() if name not in _NO_PART}
+        return {"method": self.method, **chosen}
+
+    def run(self, place: Place, out: Path, tell: Tell) -> None:
+        """Train, or go on with an interrupted run."""
+        fit_helper(
+            place.model(self.network),
+            _on(self.network.plan, place.device),
+            self.method,
+            {**self.chosen, "seed": self.seed},
+            device=place.device,
+            checkpoint=place.checkpoint(self),
+            on_progress=_told(tell),
+        ).save(out / MODEL)
+
+
+def _on(plan: Plan, device: str) -> Plan:
+    """The plan, computed on a device."""
+    recipe = plan.recipe
+    return replace(plan, recipe=replace(recipe, train=replace(recipe.train, device=device)))
+
+
+def _told(tell: Tell) -> Callable[[Progress], None]:
+    return lambda at: tell(at.iteration, at.iterations)

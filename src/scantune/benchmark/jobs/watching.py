@@ -1,0 +1,66 @@
+"""The Dice along an adaptation: predictions of chosen steps, scored while the run goes on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from scantune.adaptation.guarded_run import survey
+from scantune.benchmark.jobs.scoring import Structures, dices
+from scantune.evaluation.rows import MEAN, WHOLE
+from scantune.methods import Method, find_method
+from scantune.model.model import Model
+from scantune.scans.io import Case
+from scantune.scans.volume import Volume
+
+
+@dataclass
+class Watcher:
+    """Looks at a run at chosen steps; the run is the same as without it.
+
+    Attributes:
+        name: The method.
+        model: What is adapted.
+        case: The scan with its reference.
+        structures: What is scored.
+        score: The structure whose Dice is noted first.
+        steps: When to look; step 0 is where the run starts.
+    """
+
+    name: str
+    model: Model
+    case: Case
+    structures: Structures
+    score: str
+    steps: Sequence[int]
+    found: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def method(self) -> type[Method]:
+        """The method, which lets itself be watched where there is something to see."""
+        kind = find_method(self.name)
+        if not self.steps:
+            return kind
+        prepared = self.model.preprocessing.apply(self.case)
+        watcher = self
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
+                super().begin(step, volume, generator)
+                # The first look counts: after a run, the objective of the source network may be asked for as step 0.
+                if step in watcher.steps and step not in watcher.found:
+                    seen = survey(self.network, volume, self.task, None)
+                    labels = prepared.to_native(seen.probabilities)
+                    watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.score == WHOLE)
+
+        return Watched
+
+    def noted(self, trace: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The trace, with the Dice in the rows of the steps that were looked at, of the score and by structure."""
+        return [{**row, **self._dice(row["step"])} for row in trace]
+
+    def _dice(self, step: int) -> dict[str, Any]:
+        if step not in self.found:
+            return {}
+        found = self.found[step]
+        return {"dice": found.get(self.score, found.get(MEAN)), "dices": found}

@@ -1,0 +1,228 @@
+"""Benchmark: the jobs of an experiment, those that are not done yet, and the rows of all that are."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from scantune.benchmark.engines import Ended, Engine
+from scantune.benchmark.expand import Graph, Selection, expand
+from scantune.benchmark.experiment import Experiment
+from scantune.benchmark.jobs import Adaptation, Job
+from scantune.benchmark.store import Store
+from scantune.config.toml import toml
+from scantune.evaluation.rows import ROWS, Row, read_rows, write_parquet, write_rows
+from scantune.scans.io import write_text
+from scantune.scans.outputs import require_writable
+
+TICK = 0.5
+"""Seconds between two looks at how far running jobs are."""
+
+
+class Observer:
+    """Looks on while jobs are done; this one does nothing."""
+
+    def begin(self, jobs: Sequence[Job], done: int) -> None:
+        """Learn which jobs are about to be done, and how many of the selection are already."""
+
+    def start(self, job: Job) -> None:
+        """Learn that a job begins."""
+
+    def tick(self, store: Store) -> None:
+        """Have a look, now and then."""
+
+    def end(self, job: Job, ended: Ended) -> None:
+        """Learn that a job ended."""
+
+
+@dataclass
+class Summary:
+    """What became of a run.
+
+    Attributes:
+        rows: All finished rows of the experiment.
+        jobs: Jobs of the selection.
+        already: Those that were done before.
+        done: Those that were done now.
+        failed: Those that failed, and those that could not begin because of it, with the reasons.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    jobs: int = 0
+    already: int = 0
+    done: int = 0
+    failed: list[tuple[Job, str]] = field(default_factory=list)
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of scantune that the rows are from, in order of appearance."""
+        return list(dict.fromkeys(row.commit for row in self.rows))
+
+
+def bench(
+    experiment: Experiment,
+    out: Path | str,
+    engine: Callable[[Store], Engine] | None,
+    selection: Selection | None = None,
+    observer: Observer | None = None,
+) -> Summary:
+    """Do the jobs of an experiment that are not done yet.
+
+    Args:
+        experiment: What to run.
+        out: The bench folder; see `scantune.store`.
+        engine: Makes the engine that runs the jobs; None only collects the rows of those that are done.
+        selection: Which part of the experiment to run; rows of all parts are collected.
+        observer: Is told about the progress.
+
+    Raises:
+        InputError: The run cannot begin: unknown rows or centres, scans that are not there, ...
+    """
+    folder, chosen = Path(out), selection or Selection()
+    require_writable(folder)
+    store = Store(folder)
+    full = experiment.with_seeds(chosen.seeds)
+    graph = expand(full, cache=str((folder / "scans").resolve()))
+    jobs = graph.chosen(chosen)
+    with store.alone():
+        store.open()
+        write_text(folder / "experiment.toml", experiment_text(full))
+        ledger = Ledger(store, graph)
+        left = missing(jobs, store)
+        summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
+        ledger.write()
+        if engine is not None:
+            Work(store, ledger, observer or Observer(), summary).do(left, engine)
+        summary.rows = ledger.rows()
+        write_parquet(folder / "rows.parquet", summary.rows)
+    return summary
+
+
+def missing(jobs: Sequence[Job], store: Store) -> list[Job]:
+    """The jobs that are not done, without those that only finished rows would need: their models may be gone."""
+    needed: set[str] = set()
+
+    def need(job: Job) -> None:
+        if job.key not in needed and not store.has(job.key):
+            needed.add(job.key)
+            for before in job.inputs:
+                need(before)
+
+    for job in jobs:
+        if isinstance(job, Adaptation):
+            need(job)
+    return [job for job in jobs if job.key in needed]
+
+
+class Ledger:
+    """The rows of all finished jobs of an experiment, in its order; each job's are read once."""
+
+    def __init__(self, store: Store, graph: Graph) -> None:
+        self.store, self.graph = store, graph
+        self.known: dict[str, list[Row]] = {}
+
+    def rows(self) -> list[Row]:
+        """All rows there are, under the names that the experiment gives them."""
+        return [
+            replace(row, method=job.row, tier=job.tier, cohort=job.cohort)
+            for job in self.graph.rows
+            for row in self._of(job)
+        ]
+
+    def write(self) -> None:
+        """Make the file of all rows anew."""
+        write_rows(self.store.folder / ROWS, self.rows())
+
+    def _of(self, job: Adaptation) -> list[Row]:
+        if job.key not in self.known:
+            if not self.store.has(job.key):
+                return []
+            self.known[job.key] = read_rows(self.store.finished / job.key)
+        return self.known[job.key]
+
+
+class Work:
+    """Jobs on their way through an engine.
+
+    Args:
+        store: Where finished jobs are, and go to.
+        ledger: Is written anew whenever there are further rows.
+        observer: Is told about the progress.
+        summary: Is told what became of the jobs.
+    """
+
+    def __init__(self, store: Store, ledger: Ledger, observer: Observer, summary: Summary) -> None:
+        self.store, self.ledger, self.observer, self.summary = store, ledger, observer, summary
+        self.finished: set[str] = set()
+        self.broken: dict[str, Job] = {}
+
+    def do(self, jobs: Sequence[Job], make: Callable[[Store], Engine]) -> None:
+        """Do the jobs, as many at a time as the engine takes."""
+        self.finished = {needed.key for job in jobs for needed in job.inputs if self.store.has(needed.key)}
+        waiting = {job.key: job for job in jobs}
+        self.observer.begin(list(waiting.values()), self.summary.already)
+        if not waiting:
+            return
+        running: dict[str, Job] = {}
+        with make(self.store) as engine:
+            while waiting or running:
+                self._drop(waiting)
+                for job in self._ready(waiting, engine.slots - len(running)):
+                    running[job.key] = waiting.pop(job.key)
+                    self.observer.start(job)
+                    engine.submit(job)
+                if running:
+                    for ended in engine.wait(TICK):
+                        self._note(running.pop(ended.key), ended)
+                elif waiting:
+                    time.sleep(TICK)
+                self.observer.tick(self.store)
+
+    def can_begin(self, job: Job) -> bool:
+        """Whether everything is there that a job needs."""
+        return all(needed.key in self.finished for needed in job.inputs)
+
+    def _ready(self, waiting: dict[str, Job], free: int) -> list[Job]:
+        return list(itertools.islice(filter(self.can_begin, waiting.values()), max(free, 0)))
+
+    def _drop(self, waiting: dict[str, Job]) -> None:
+        """Give up what needs a job that failed."""
+        for job in list(waiting.values()) if self.broken else []:
+            cause = next((needed for needed in job.inputs if needed.key in self.broken), None)
+            if cause is not None:
+                self.broken[job.key] = waiting.pop(job.key)
+                self.summary.failed.append((job, f"It needs what failed: {cause.title}."))
+
+    def _note(self, job: Job, ended: Ended) -> None:
+        self.observer.end(job, ended)
+        if ended.reason:
+            self.broken[job.key] = job
+            self.summary.failed.append((job, ended.reason))
+            self.store.note_failure(job.key, f"{job.title}\n{ended.reason}\n\n{ended.details}")
+            return
+        self.finished.add(job.key)
+        self.summary.done += 1
+        if isinstance(job, Adaptation):
+            self.ledger.write()
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """The tables of an experiment as TOML."""
+    lines = [f"# The experiment {experiment.name}, as scantune bench ran it."]
+
+    def write(path: tuple[str, ...], table: dict[str, object]) -> None:
+        plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
+        if path and (plain or not table):
+            lines.extend(["", f"[{'.'.join(map(_key, path))}]"])
+        lines.extend(f"{_key(name)} = {toml(value)}" for name, value in plain.items())
+        for name, value in table.items():
+            if isinstance(value, dict):
+                write((*path, name), value)
+
+    write((), dict(experiment.tables))
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else toml(name)

@@ -1,0 +1,91 @@
+"""The command that runs experiments."""
+
+import functools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from scantune.errors import InputError
+
+if TYPE_CHECKING:
+    from scantune.benchmark.run import Summary
+
+SOME_FAILED = 3
+FROM_EXPERIMENT = "(default: the experiment's)"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run an experiment: methods x scans x training runs, resumable."""
+
+    experiment: Annotated[str, Positional, arg(metavar="EXPERIMENT")]
+    """A TOML file, or the name of one that comes with scantune: prostate, cardiac, spine, brain, wmh, ..."""
+    out: Annotated[Path, arg(metavar="FOLDER")]
+    """Gets rows.csv and all that is finished. Given again, the command does only what is missing or has changed."""
+    methods: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
+    """The rows to run now."""
+    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
+    """The centres to run now."""
+    seeds: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
+    """The training runs to do now."""
+    count: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_EXPERIMENT)] = None
+    """People per centre to run now."""
+    dataset: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
+    """Data sets to use instead of simulated scans; networks are trained on the first. docs/data.md lists them."""
+    root: Annotated[tuple[str, ...], arg(metavar="FOLDER ...", help_behavior_hint="")] = ()
+    """The folder of each."""
+    set: Annotated[tuple[str, ...], arg(metavar="TABLE.NAME=VALUE ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
+    """Other settings, such as train.iterations=10000 or adapt.preset=fast."""
+    engine: Annotated[Literal["local", "ray"], arg(metavar="local|ray")] = "local"
+    """Where jobs run: in processes of this machine; or on the Ray cluster of RAY_ADDRESS, or a new one."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1; ray: all)")] = None
+    """Jobs at a time."""
+    threads: Annotated[int, arg(metavar="N")] = 1
+    """Threads per job; the last digits of results depend on it."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    collect: Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")] = False
+    """Run nothing, but make rows.csv anew from the jobs that are done, such as those copied from elsewhere."""
+
+    def run(self) -> int:
+        """Run, then show what came of it."""
+        if len(self.dataset) != len(self.root):
+            raise InputError(
+                f"--dataset and --root belong together, one folder for each data set, got {len(self.dataset)} and "
+                f"{len(self.root)}."
+            )
+        from scantune.benchmark.engines import ENGINES, Settings
+        from scantune.benchmark.expand import Selection
+        from scantune.benchmark.experiment import Experiment
+        from scantune.benchmark.run import bench
+        from scantune.cli import console as terminal
+        from scantune.cli.bench_display import BenchDisplay, bench_table
+
+        datasets = list(zip(self.dataset, self.root, strict=True))
+        experiment = Experiment.read(self.experiment, self.set, datasets)
+        settings = Settings(self.workers, self.threads, self.device)
+        engine = None if self.collect else functools.partial(ENGINES[self.engine], settings=settings)
+        selection = Selection(self.methods, self.centres, self.seeds, self.count)
+        with BenchDisplay(terminal.console(stderr=True)) as display:
+            summary = bench(experiment, self.out, engine, selection, display)
+        screen = terminal.console()
+        if summary.rows:
+            screen.print(bench_table(summary.rows, experiment.table.score))
+        self._tell(summary)
+        return SOME_FAILED if summary.failed else 0
+
+    def _tell(self, summary: "Summary") -> None:
+        from scantune.cli import console as terminal
+
+        screen, errors = terminal.console(), terminal.console(stderr=True)
+        counts = f"{summary.jobs} jobs: {summary.done} done now, {summary.already} before, {len(summary.failed)} failed"
+        terminal.say(screen, f"{counts}. {len(summary.rows)} rows are in {self.out / 'rows.csv'}")
+        if len(summary.versions) > 1:
+            terminal.say(errors, f"The rows are from several versions of scantune: {', '.join(summary.versions)}")
+        for job, reason in summary.failed:
+            print(f"  {job.title}: {reason}", file=sys.stderr)  # noqa: T201
+        if summary.failed:
+            terminal.say(errors, f"Details are in {self.out / 'failed'}; the same command tries again.")

@@ -1,0 +1,248 @@
+"""The commands beside the main job: train a model, fit its prior, simulate scans, show what adaptation does."""
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from scantune.errors import InputError
+
+if TYPE_CHECKING:
+    from scantune.model.model import Model
+    from scantune.training.plan import Plan
+
+FROM_RECIPE = "(default: the recipe's)"
+
+Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network, normaliser and task network together, by a recipe."""
+
+    recipe: Annotated[str, Positional, arg(metavar="RECIPE")]
+    """A TOML file, or the name of a recipe that comes with scantune, such as brain."""
+    out: Annotated[Path, arg(metavar="FILE")]
+    """The model file to write. An interrupted run is kept beside it, and goes on when the command is given again."""
+    start: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: new weights)")] = None
+    """Fine-tune this model. Not [train] of the recipe, but flags and the paper's 5000 iterations at 1e-4 hold."""
+    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
+    """Steps of the optimiser."""
+    learning_rate: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
+    """Adam's learning rate, constant."""
+    augment: Annotated[Literal["strong", "none"] | None, arg(metavar="strong|none", help_behavior_hint=FROM_RECIPE)] = (
+        None
+    )
+    """Stacked augmentation (the strong baseline), or none (the baseline)."""
+    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
+    """Decides the first weights, the order of the slices and the augmentation."""
+    device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint=FROM_RECIPE)] = None
+    """Where to compute; auto takes a GPU where there is one."""
+    compile: Annotated[bool | None, arg(metavar="True|False", help_behavior_hint=FROM_RECIPE)] = None
+    """Compile the network instead of replaying recorded steps on a GPU; it takes a minute to begin."""
+    precision: Annotated[Literal["float32", "float16"], arg(metavar="float32|float16")] = "float32"
+    """In what precision the weights are stored in the model file."""
+    atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
+    """An exported atlas for simulated cohorts, where nilearn is not installed."""
+    label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Real label maps, from which half of the simulated subjects are made."""
+    root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Where the recipe's data set is, so that a recipe need not say it."""
+    log: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
+    """Gets a log that TensorBoard reads."""
+
+    def run(self) -> int:
+        """Train, and write the model file."""
+        from scantune.cli import console as terminal
+        from scantune.cli.training_display import TrainingDisplay
+        from scantune.config.recipe import read_recipe
+        from scantune.config.settings import FINE_TUNING
+        from scantune.model.model import load
+        from scantune.training.plan import PRECISIONS, Plan, train_model
+
+        names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
+        given = _given({name: getattr(self, name) for name in names})
+        start = None if self.start is None else load(self.start)
+        recipe = read_recipe(self.recipe)
+        recipe = replace(recipe, train=replace(recipe.train if start is None else FINE_TUNING, **given))
+        plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root}))
+        checkpoint = self.out.with_name(f".{self.out.name}.run")
+        screen = terminal.console(stderr=True)
+        with TrainingDisplay(screen, recipe.train.iterations) as display:
+            model = train_model(
+                plan,
+                start=start,
+                precision=self.precision,
+                command=_command(),
+                checkpoint=checkpoint,
+                log_dir=self.log,
+                on_progress=display.update,
+                on_case=display.prepare,
+            )
+        model.save(self.out, PRECISIONS[self.precision])
+        checkpoint.unlink(missing_ok=True)
+        best = model.provenance
+        terminal.say(
+            terminal.console(),
+            f"{self.out}: validation Dice {best['validation_dice']:.3f} at iteration {best['best_iteration']}. "
+            f"{_left_out(start)}Next: scantune fit {self.out} --data {self.recipe}",
+        )
+        return 0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Compute a model's prior, or train a helper network, into the model file."""
+
+    model: Annotated[Path, Positional, arg(metavar="MODEL")]
+    """The model file; it gets the prior or the helper network. What else is in it is kept."""
+    data: Annotated[str, arg(metavar="RECIPE")]
+    """The recipe whose [data] table names the training scans."""
+    method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
+    """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
+    density: Annotated[
+        Literal["gaussian", "kde", "histogram"] | None,
+        arg(metavar="gaussian|kde|histogram", help_behavior_hint=FROM_RECIPE),
+    ] = None
+    """foe: the form of the experts' densities."""
+    summarise: Flag = False
+    """foe: keep seven numbers per expert and none of any single subject; of gaussian densities only."""
+    iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
+    """dae, ae: steps of the optimiser. An interrupted run is kept beside the model file; the same command goes on."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint=FROM_RECIPE)] = ()
+    """Further settings: of foe stride=2, say; of dae and ae learning_rate=1e-3, seed=1, or shrink=4 for a fast dae."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
+    """An exported atlas for simulated cohorts, where nilearn is not installed."""
+    label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Real label maps, from which half of the simulated subjects are made."""
+    root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
+    """Where the recipe's data set is, so that a recipe need not say it."""
+
+    def run(self) -> int:
+        """Fit, and write the model file anew."""
+        from scantune.cli import console as terminal
+        from scantune.config.recipe import read_recipe
+        from scantune.model.model import load
+        from scantune.training.plan import PRECISIONS, Plan
+
+        settings = self._settings()
+        model = load(self.model)
+        given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
+        plan = Plan.read(read_recipe(self.data), given)
+        checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
+        if self.method == "foe":
+            model = self._prior(model, plan, settings)
+        else:
+            model = self._helper(model, plan, settings, checkpoint)
+        model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
+        checkpoint.unlink(missing_ok=True)
+        terminal.say(terminal.console(), model.describe())
+        return 0
+
+    def _prior(self, model: "Model", plan: "Plan", settings: dict[str, Any]) -> "Model":
+        from scantune.cli import console as terminal
+        from scantune.config.settings import PriorSettings, settings_from_table
+        from scantune.training.plan import fit_model
+
+        table = asdict(plan.recipe.prior) | settings
+        chosen = settings_from_table(PriorSettings, table, "the settings of the prior")
+        with terminal.console(stderr=True).status("Fitting the prior"):
+            return fit_model(model, plan, settings=chosen, device=self.device, command=_command())
+
+    def _helper(self, model: "Model", plan: "Plan", settings: dict[str, Any], checkpoint: Path) -> "Model":
+        from scantune.cli.console import console
+        from scantune.cli.training_display import TrainingDisplay
+        from scantune.config.settings import settings_from_table
+        from scantune.training.helpers import TRAINERS
+        from scantune.training.plan import fit_helper
+
+        kind = TRAINERS[self.method].settings
+        table = {**plan.recipe.helpers.get(self.method, {}), **settings}
+        iterations = settings_from_table(kind, table, f"the settings of {self.method}").iterations
+        with TrainingDisplay(console(stderr=True), iterations) as display:
+            return fit_helper(
+                model,
+                plan,
+                self.method,
+                settings,
+                device=self.device,
+                command=_command(),
+                checkpoint=checkpoint,
+                on_progress=display.update,
+            )
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that were given, after a look at whether they belong to the method."""
+        from scantune.config.assignments import table_from_words
+        from scantune.config.settings import PriorSettings
+
+        given = _given({"iterations": self.iterations})
+        own = _given({"density": self.density, "summarise": self.summarise or None})
+        if self.method == "foe":
+            if given:
+                raise InputError("The prior is computed, not trained: iterations belongs to --method dae or ae.")
+            return own | table_from_words(PriorSettings, self.set, "--set")
+        for flag in own:
+            raise InputError(f"--{flag} is about the prior; leave it out, or give it with --method foe.")
+        from scantune.training.helpers import TRAINERS
+
+        return given | table_from_words(TRAINERS[self.method].settings, self.set, "--set")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show what adaptation does, on simulated scans of other scanners."""
+
+    out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
+    """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
+    model: Annotated[str, arg(metavar="MODEL")] = "brain"
+    """A model file of brain tissues, or the name of a model that comes with scantune: brain, brain-register."""
+    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
+    """The simulated centres to adapt to, such as pd-3T."""
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
+    """The number of steps per scan."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+
+    def run(self) -> int:
+        """Adapt to all scans, then show scores and where the figures are."""
+        from scantune.cli import console as terminal
+        from scantune.cli.adapt_display import DemoDisplay, demo_table
+        from scantune.demo import demo
+
+        with DemoDisplay(terminal.console(stderr=True)) as display:
+            showings = demo(
+                self.model, self.out, centres=self.centres, steps=self.steps, device=self.device, observer=display
+            )
+        screen = terminal.console()
+        screen.print(demo_table(showings))
+        for showing in showings:
+            if showing.result.decision.action == "rolled back":
+                terminal.say(screen, f"{showing.centre} was rolled back: {showing.result.decision.reason}")
+        terminal.say(screen, f"Open {self.out / 'index.html'} in a browser; figures and scores are beside it.")
+        terminal.say(
+            screen,
+            "On your own T1-weighted scan (brain extracted): "
+            f"scantune adapt my_T1.nii.gz --model {shlex.quote(self.model)} --out out",
+        )
+        return 0
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _left_out(start: "Model | None") -> str:
+    """What a fine-tuned model lost, as a sentence."""
+    lost = [] if start is None else [*(["prior"] if start.prior is not None else []), *start.helpers]
+    return f"Left out, as it no longer fits the weights: {', '.join(lost)}. " if lost else ""
+
+
+def _command() -> str:
+    """What was typed, for the record."""
+    return shlex.join(["scantune", *sys.argv[1:]])

@@ -1,0 +1,1 @@
+"""Simulated cohorts, written as folders."""

@@ -1,0 +1,186 @@
+"""The output folder of `simulate`: its scans and label maps, and the manifest that tells what they are."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scantune.errors import InputError
+from scantune.scans.io import Case, read_labels, read_scan, write_image, write_labels, write_text
+from scantune.scans.outputs import FORMAT, MANIFEST, Entry, read_manifest, require_writable
+from scantune.simulate import SEQUENCES, Centre
+from scantune.simulate.coils import COILS
+
+SPLITS = ("train", "validation", "test")
+SHEET, RECIPE = "contact.png", "recipe.toml"
+
+_DECIDES = {
+    "cohort": "cohort",
+    "seed": "seed",
+    "slices": "number of slices",
+    "labels": "set of structures",
+    "anatomy": "anatomy",
+    "simulator": "version of the simulator",
+}
+"""Entries of the manifest's head that change every scan, and what messages call them."""
+_HASHED = ("anatomy", "simulator")
+
+
+@dataclass(frozen=True)
+class CentreFiles:
+    """What a folder holds of one centre.
+
+    Attributes:
+        name: The centre.
+        record: Its protocol, vendor, scanner, source and what is assumed, as the manifest has them.
+        scans: Number of scans in each split.
+    """
+
+    name: str
+    record: Mapping[str, Any]
+    scans: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CohortFolder:
+    """A folder of simulated scans.
+
+    Attributes:
+        path: Where it lies.
+        manifest: What its manifest tells; grows with every scan.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path, head: Mapping[str, Any], centres: Mapping[str, Centre]) -> "CohortFolder":
+        """Make a folder ready for scans, or go on with one that was made in just the same way.
+
+        Args:
+            path: The folder; made where needed.
+            head: What the manifest tells about all scans.
+            centres: The centres to come.
+
+        Raises:
+            InputError: The folder takes no files, or holds something else.
+        """
+        before = read_manifest(path)
+        records = {name: centre_record(centre) for name, centre in centres.items()}
+        if (path / MANIFEST).exists():
+            _require_same(path, before, head, records)
+        else:
+            _require_free(path, [*centres, SHEET, RECIPE])
+        require_writable(path)
+        manifest = {"format": FORMAT, **head, "centres": before.get("centres", {}) | records, "scans": before["scans"]}
+        folder = cls(path, manifest)
+        folder._write()
+        return folder
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Label value of each structure."""
+        return dict(self.manifest["labels"])
+
+    def missing(self, centre: str, split: str, scans: int) -> list[int]:
+        """Numbers, up to a number of scans, of those that are not there."""
+        there = {entry["number"] for entry in self._entries(centre, split)}
+        return [number for number in range(scans) if number not in there]
+
+    def add(self, case: Case, number: int) -> None:
+        """Write a scan with its label map, then tell of it in the manifest.
+
+        Args:
+            case: The scan.
+            number: Which one it is within its centre and split.
+        """
+        assert case.reference is not None  # simulated scans have one
+        place = Path(case.site) / case.split
+        files = {part: (place / f"{case.name}_{part}.nii.gz").as_posix() for part in ("image", "labels")}
+        write_image(self.path / files["image"], case.image, case)
+        write_labels(self.path / files["labels"], case.reference, case)
+        self.manifest["scans"][case.name] = files | {
+            "subject": case.subject,
+            "site": case.site,
+            "split": case.split,
+            "number": number,
+            "shape": list(case.shape),
+            "spacing": [round(edge, 6) for edge in case.spacing],
+        }
+        self._write()
+
+    def centres(self) -> tuple[CentreFiles, ...]:
+        """What there is, in the order in which the centres came."""
+        counts = {
+            name: {split: n for split in SPLITS if (n := len(self._entries(name, split)))}
+            for name in self.manifest["centres"]
+        }
+        return tuple(
+            CentreFiles(name, record, counts[name]) for name, record in self.manifest["centres"].items() if counts[name]
+        )
+
+    def example(self, centre: CentreFiles, *splits: str) -> Case:
+        """The first scan of the first of these splits that the centre has."""
+        split = next(split for split in splits if split in centre.scans)
+        entry = self._entries(centre.name, split)[0]
+        return read_scan(self.path / entry["image"]).with_reference(read_labels(self.path / entry["labels"]))
+
+    def _entries(self, centre: str, split: str) -> list[Entry]:
+        """What the manifest tells about the scans of a split whose files are there."""
+        entries = [
+            entry
+            for entry in self.manifest["scans"].values()
+            if (entry["site"], entry["split"]) == (centre, split)
+            and all((self.path / entry[part]).is_file() for part in ("image", "labels"))
+        ]
+        return sorted(entries, key=lambda entry: entry["number"])
+
+    def _write(self) -> None:
+        text = json.dumps(self.manifest, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(self.path / MANIFEST, text + "\n")
+
+
+def centre_record(centre: Centre) -> dict[str, Any]:
+    """Everything about a centre, as JSON takes it; the protocol in the form of a protocol file's table."""
+    protocol: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(centre.protocol)))
+    for key, family in (("sequence", SEQUENCES), ("coil", COILS)):
+        member = type(getattr(centre.protocol, key))
+        kind = next((name for name, known in family.items() if known is member), member.__name__)
+        protocol[key] = {"kind": kind} | protocol[key]
+    about = {key: getattr(centre, key) for key in ("vendor", "scanner", "source")}
+    return {"protocol": protocol, **about, "assumed": list(centre.assumed)}
+
+
+def _require_same(
+    path: Path, before: Mapping[str, Any], head: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Refuse a folder whose scans are not those that would be simulated now."""
+    advice = "Choose another output folder, or delete this one first."
+    if "centres" not in before:
+        raise InputError(f"{path} holds results of another command, such as scantune adapt. {advice}")
+    sites = {entry["site"] for entry in before["scans"].values()}
+    for key, word in _DECIDES.items():
+        if sites and before.get(key) != head[key]:
+            values = "" if key in _HASHED else f" ({_told(before.get(key))}; now it would be {_told(head[key])})"
+            raise InputError(f"{path} holds scans of another {word}{values}. {advice}")
+    for name, record in records.items():
+        if name in sites and before["centres"][name]["protocol"] != record["protocol"]:
+            raise InputError(f"{path} holds scans of a centre {name} with another protocol. {advice}")
+
+
+def _require_free(path: Path, names: list[str]) -> None:
+    """Refuse to write over what no manifest tells of."""
+    for name in names:
+        if (path / name).exists():
+            raise InputError(
+                f"{path / name} is there already, but no manifest tells that scantune simulate made it. Choose "
+                "another output folder, or move it away."
+            )
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {entry}" for name, entry in value.items())
+    return "the protocols' own" if value is None else str(value)

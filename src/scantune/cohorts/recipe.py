@@ -1,0 +1,79 @@
+"""The training recipe that comes with a simulated cohort: it works as it stands, and is there to be edited."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scantune.config.recipe import bundled_recipes, read_recipe
+from scantune.config.toml import toml
+from scantune.scans.io import Case
+
+_MULTIPLE = 8  # pixels; sides that the network can halve three times
+_STRIPPED = 0.02  # share of exact zeros from which a scan counts as stripped: noise is nowhere exactly 0
+
+_TEXT = """\
+# Trains a network at the centre {centre} of the simulated cohort {cohort}; made by scantune simulate.
+#
+#   scantune train {folder}/recipe.toml --out {folder}/model.safetensors
+#   scantune fit {folder}/model.safetensors --data {folder}/recipe.toml
+#
+# {where}
+# A second run of simulate leaves this file as it is. For a quick trial: scantune train ... --iterations 200
+
+[data]
+images = {images}  # {{split}} stands for train and validation
+labels = {labels}
+structures = {structures}
+
+[preprocessing]
+{preprocessing}
+"""
+
+
+def bundled_preprocessing(cohort: str) -> dict[str, Any] | None:
+    """The table [preprocessing] of the bundled recipe that trains on a cohort; None where there is none."""
+    recipes = map(read_recipe, bundled_recipes())
+    return next((dict(one.preprocessing) for one in recipes if one.data.get("cohort") == cohort), None)
+
+
+def suggested_preprocessing(case: Case) -> dict[str, Any]:
+    """A table [preprocessing] for scans like a simulated one: its own pixels, and slices that hold all of it."""
+    spacing = round(float(np.median(case.spacing[:2])), 4)
+    rows, columns = (
+        _MULTIPLE * math.ceil(case.shape[axis] * case.spacing[axis] / spacing / _MULTIPLE - 1e-6) for axis in (1, 0)
+    )
+    stripped = float(np.mean(case.image == 0)) > _STRIPPED
+    return {"plane": "axial", "size": [rows, columns], "spacing": spacing, "content": "nonzero" if stripped else "all"}
+
+
+def recipe_text(
+    folder: Path, centre: str, cohort: str, labels: Mapping[str, int], preprocessing: Mapping[str, Any]
+) -> str:
+    """A recipe for the scans of one centre.
+
+    Args:
+        folder: The cohort's folder, as the user wrote it.
+        centre: The centre to train at.
+        cohort: Named in a comment.
+        labels: Label value of each structure.
+        preprocessing: The table [preprocessing].
+    """
+    place = folder.as_posix()
+    where = (
+        "The patterns name the folder of the scans; change them when it is moved."
+        if folder.is_absolute()
+        else "The patterns start in the folder that simulate was run in: run train and fit there, or change them."
+    )
+    return _TEXT.format(
+        centre=centre,
+        cohort=cohort,
+        folder=place,
+        where=where,
+        images=toml(f"{place}/{centre}/{{split}}/*_image.nii.gz"),
+        labels=toml(f"{place}/{centre}/{{split}}/*_labels.nii.gz"),
+        structures=toml(labels),
+        preprocessing="\n".join(f"{name} = {toml(value)}" for name, value in preprocessing.items()),
+    )

@@ -1,0 +1,39 @@
+"""Which layout a folder or file has, as far as it can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scantune.datasets.nnunet import DESCRIPTION, read_description
+from scantune.errors import InputError
+from scantune.scans.outputs import MANIFEST
+
+
+def find_layout(root: str | Path) -> str:
+    """The name, in `DATASETS`, of the layout of a folder or file; `folder` where nothing tells another.
+
+    Raises:
+        InputError: There is nothing.
+    """
+    place = Path(root).expanduser()
+    if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
+        return "csv"
+    if not place.is_dir():
+        raise InputError(f"{place} must be a folder of scans, a CSV file that lists them or a recipe. Check the path.")
+    if (place / DESCRIPTION).is_file():
+        return _described(place)
+    for file, layout in ((MANIFEST, "simulated"), ("dataset_description.json", "bids")):
+        if (place / file).is_file():
+            return layout
+    return "folder"
+
+
+def _described(root: Path) -> str:
+    """Both nnU-Net, in its first version, and the decathlon have lists of files; nnU-Net's name no channels."""
+    about = read_description(root)
+    listed = about.get("training")
+    if not isinstance(listed, list) or "channel_names" in about or "file_ending" in about:
+        return "nnunet"
+    first = listed[0].get("image", "") if listed and isinstance(listed[0], dict) else ""
+    numbered = any((root / "imagesTr").glob("*_0000.*"))
+    return "nnunet" if numbered and not (root / str(first)).is_file() else "decathlon"

@@ -1,0 +1,141 @@
+"""What the adapters of public data sets share: entries made of an image file and a label map, and finding files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from scantune.datasets.base import Entry
+from scantune.errors import InputError, ScanError
+from scantune.scans.header import Grid, read_grid
+from scantune.scans.io import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry(Entry):
+    """A scan in one file and its reference in another, on the same grid.
+
+    Attributes:
+        image: The scan.
+        labels: Its label map.
+        values: Our label value of each value that the label map may hold.
+        frame: Which volume of 4D files; None where they are 3D.
+    """
+
+    image: Path
+    labels: Path
+    values: Mapping[int, int]
+    frame: int | None = None
+
+    def read(self) -> Case:
+        """The scan with its reference; either file may be missing or damaged."""
+        self._require_present()
+        image = self.scan()
+        case = image.with_reference(self.reference(image))
+        return replace(case, name=self.name, subject=self.subject, site=self.site, split=self.split)
+
+    def scan(self) -> Case:
+        """The scan alone."""
+        return read_scan(self.image, self.frame)
+
+    def reference(self, scan: Case) -> LabelMap:  # noqa: ARG002
+        """The reference with our label values, on the grid of the scan."""
+        return relabelled(read_labels(self.labels, self.values, self.frame), self.values)
+
+    def needed(self) -> Sequence[Path]:
+        """Files and folders without which there is nothing to read."""
+        return [self.image, self.labels]
+
+    def check(self) -> None:
+        """Whether all files are there and not empty, and their headers fit."""
+        self._require_present()
+        super().check()
+        self.check_headers()
+
+    def check_headers(self) -> None:
+        """Whether image and label maps lie on one grid, as their headers tell."""
+        for labels in self._grids():
+            require_same_grid(labels, read_grid(self.image, self.frame))
+
+    def shift(self) -> float:
+        """As the headers of image and label maps tell."""
+        return max((grid_shift(labels, read_grid(self.image, self.frame)) for labels in self._grids()), default=0.0)
+
+    def drawn_on_scan(self) -> Sequence[Path]:
+        """The label maps that must lie on the grid of the scan; those of other grids are placed by `reference`."""
+        return [self.labels]
+
+    def _grids(self) -> Iterator[Grid]:
+        return (read_grid(path, self.frame) for path in self.drawn_on_scan())
+
+    def files(self) -> Sequence[Path]:
+        """The image and the label map, with the data files of MetaImage headers."""
+        return [file for path in self.needed() for file in (path, *_data_file(path))]
+
+    def _require_present(self) -> None:
+        for path in self.needed():
+            if not path.exists():
+                raise ScanError(
+                    f"{self.name} is incomplete: {path} is missing. Get it again, or use a list of cases without it."
+                )
+
+
+def relabelled(labels: LabelMap, values: Mapping[int, int]) -> LabelMap:
+    """A label map with each value replaced by the one it stands for; values without one become background."""
+    present, places = np.unique(labels.labels, return_inverse=True)
+    ours = np.array([values.get(int(value), 0) for value in present], np.uint8)
+    return replace(labels, labels=ours[places].reshape(labels.shape))
+
+
+def require_folder(root: str | Path, dataset: str) -> Path:
+    """The folder of a data set.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    folder = Path(root).expanduser().absolute()
+    if not folder.is_dir():
+        raise InputError(f"The data set {dataset} is looked for in {root}, which is not a folder. Check the path.")
+    return folder
+
+
+def nothing_found(root: Path, dataset: str, expected: str) -> InputError:
+    """The refusal of a folder that does not hold a data set."""
+    return InputError(
+        f"{root} does not look like the data set {dataset}: expected {expected}, but found none. Give the folder that "
+        "the download was unpacked in."
+    )
+
+
+def indexed(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dict[Key, Path]:
+    """Files by what they are of, in order of their paths; those for which the key is None are left out.
+
+    Raises:
+        InputError: Two files are of the same.
+    """
+    found: dict[Key, Path] = {}
+    for path in sorted(paths):
+        name = key(path)
+        if name is None or path.name.startswith("."):
+            continue
+        if name in found:
+            raise InputError(
+                f"{found[name]} and {path} are files of the same case. Give a folder that holds every case once."
+            )
+        found[name] = path
+    return found
+
+
+def _data_file(path: Path) -> list[Path]:
+    """The file that the voxels of a MetaImage header are in."""
+    if path.suffix.lower() != ".mhd" or not path.is_file():
+        return []
+    lines = path.read_text(encoding="latin-1").splitlines()
+    names = [line.partition("=")[2].strip() for line in lines if line.startswith("ElementDataFile")]
+    return [path.with_name(name) for name in names if name and name.upper() not in ("LOCAL", "LIST")]

@@ -1,0 +1,79 @@
+"""One scan of a data set, read whole: what it is, and why it cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scantune.datasets import Entry
+from scantune.errors import ScanError
+from scantune.scans.io import Case
+
+_SQUARE = 0.01  # cosine of the angle between two axes, up to which they count as at right angles
+_SHIFTED = 0.02  # voxels; what is less is rounding that nobody needs to know of
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a scan is.
+
+    Attributes:
+        entry: The scan.
+        problem: Why it cannot be used; empty where it can.
+        spacing: In mm, along its axes.
+        shape: Voxels along its axes.
+        labels: Number of voxels of each label; empty without a reference.
+        content: Hash of its voxels.
+        notes: What is worth knowing, as the names of `NOTES`.
+    """
+
+    entry: Entry
+    problem: str = ""
+    spacing: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    labels: Mapping[int, int] = field(default_factory=dict)
+    content: str = ""
+    notes: tuple[str, ...] = ()
+
+
+NOTES = {
+    "no reference": "have no reference",
+    "8 bit": "have whole numbers up to 255 as intensities",
+    "left-handed": "have axes that make a left hand",
+    "oblique": "have axes that are not at right angles to each other",
+    "shifted": "have a reference that its header places off the grid of the scan, by less than a quarter of a voxel",
+}
+"""What is worth knowing about scans, and how it is told."""
+
+
+def look_at(entry: Entry) -> Look:
+    """Read a scan, and tell what it is."""
+    try:
+        case = entry.read()
+    except ScanError as error:
+        return Look(entry, str(error))
+    labels: dict[int, int] = {}
+    if case.reference is not None:
+        values, counts = np.unique(case.reference, return_counts=True)
+        labels = {int(value): int(count) for value, count in zip(values, counts, strict=True)}
+    spacing = tuple(round(edge, 4) for edge in case.spacing)
+    content = hashlib.sha256(repr(case.shape).encode() + case.image.tobytes()).hexdigest()
+    problem = "Its reference is empty: no voxel has a label." if set(labels) == {0} else ""
+    shifted = ("shifted",) if entry.shift() > _SHIFTED else ()
+    return Look(entry, problem, spacing, case.shape, labels, content, _seen(case) + shifted)
+
+
+def _seen(case: Case) -> tuple[str, ...]:
+    axes = case.affine[:3, :3] / np.linalg.norm(case.affine[:3, :3], axis=0)
+    angles = axes.T @ axes - np.eye(3)
+    image = case.image
+    seen = {
+        "no reference": case.reference is None,
+        "8 bit": image.min() >= 0 and image.max() <= 255 and bool((image == np.floor(image)).all()),
+        "left-handed": np.linalg.det(axes) < 0,
+        "oblique": bool((np.abs(angles) > _SQUARE).any()),
+    }
+    return tuple(name for name, there in seen.items() if there)

@@ -1,0 +1,63 @@
+"""Label maps on the grid of a scan that they were not drawn on, or drawn on a part of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from scantune.errors import ScanError
+from scantune.scans.io import Case, LabelMap
+
+
+def placed(labels: LabelMap, scan: Case) -> LabelMap:
+    """A label map on the grid of a scan, each voxel with the label that is nearest in space; 0 outside the map.
+
+    Nothing is averaged, so no label arises that was not there. Where both grids have the same voxels, in whatever order
+    of axes and slices, every label goes to its own voxel.
+
+    Raises:
+        ScanError: Less than half of the labelled volume lies in the scan, so that the two do not belong together.
+    """
+    from scipy import ndimage
+
+    relation = np.linalg.inv(labels.affine) @ scan.affine
+    values = ndimage.affine_transform(
+        labels.labels,
+        relation[:3, :3],
+        relation[:3, 3],
+        output_shape=scan.shape,
+        order=0,
+        # The edge voxels reach half a voxel further out; with "constant", rounding errors would lose the first slice.
+        mode="grid-constant",
+    )
+    before = np.count_nonzero(labels.labels) * labels.voxel_volume
+    after = np.count_nonzero(values) * scan.voxel_volume
+    if after < 0.5 * before:
+        raise ScanError(
+            f"The label map {labels.name} must lie in the scan {scan.name}, but only {after / 1000:.3g} of its "
+            f"{before / 1000:.3g} mL do. Check that the two belong together, and their headers."
+        )
+    return replace(labels, labels=values, affine=scan.affine)
+
+
+def padded(labels: LabelMap, scan: Case) -> LabelMap:
+    """A label map without a place of its own on a scan's grid: slice by slice from the first, then background.
+
+    Raises:
+        ScanError: The slices differ in size, or there are more labelled slices than slices.
+    """
+    if labels.shape[:2] != scan.shape[:2] or labels.shape[2] > scan.shape[2]:
+        raise ScanError(
+            f"The label map {labels.name} must have the slices of the scan {scan.name}, or fewer, but has shape "
+            f"{labels.shape}, not {scan.shape}. Check that the two belong together."
+        )
+    values = np.zeros(scan.shape, labels.labels.dtype)
+    values[..., : labels.shape[2]] = labels.labels
+    return replace(labels, labels=values, affine=scan.affine)
+
+
+def placeless(labels: LabelMap) -> bool:
+    """Whether a header leaves open where the map is: unit axes in the file's own sense, and the origin at 0."""
+    axes = labels.affine[:3, :3] / labels.spacing
+    return bool(np.allclose(np.abs(axes), np.eye(3)) and np.allclose(labels.affine[:3, 3], 0))

@@ -1,9 +1,0 @@
-"""Engines: where the jobs of a benchmark run."""
-
-from scantune.engines.base import Ended, Engine, Settings
-from scantune.engines.local import LocalEngine
-from scantune.engines.ray import RayEngine
-
-ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
-
-__all__ = ["ENGINES", "Ended", "Engine", "LocalEngine", "RayEngine", "Settings"]

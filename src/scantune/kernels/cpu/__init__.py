@@ -1,0 +1,1 @@
+"""Faster renderings of layers for CPUs."""

@@ -1,0 +1,244 @@
+"""The model file: network, prior and record in one `.safetensors`; the only thing that `adapt` needs."""
+
+import hashlib
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scantune.errors import InputError, message
+from scantune.model.schema import FORMAT, read_record, require_finite, require_shapes
+from scantune.networks import ARCHITECTURES, HELPERS, Helper
+from scantune.prior.calibration import Calibration
+from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.scans.preprocess import Preprocessing
+from scantune.scans.tensors import read_tensors, write_tensors
+from scantune.tasks import Segmentation, Task, task_from_record, task_record
+
+BUNDLED = {"brain": "brain.safetensors", "brain-register": "brain-register.safetensors"}
+"""Models inside the package, by name."""
+
+COLUMN = 64
+"""Width of the second column of a description; with the first it fits a terminal."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network with all that is needed to use and adapt it elsewhere.
+
+    Args:
+        network: Normaliser and task network.
+        labels: Value of each structure in a segmentation, by name; 0 is background.
+        preprocessing: How a scan becomes the network's input.
+        architecture: A kind of `scantune.networks.ARCHITECTURES` with its arguments, or `{"kind": "custom"}`.
+        task: How the network's output is read.
+        prior: The Field of Experts, where one was fitted.
+        provenance: How the network came to be: command, data, seed, scores.
+        helpers: Helper networks by the name of the method they serve, where they were trained.
+        name: What the user called it.
+    """
+
+    network: nn.Module
+    labels: dict[str, int]
+    preprocessing: Preprocessing
+    architecture: dict[str, Any]
+    task: Task = field(default_factory=Segmentation)
+    prior: FieldOfExperts | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    helpers: dict[str, Helper] = field(default_factory=dict)
+    name: str = "model"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything but the tensors, as JSON."""
+        return {
+            "format": FORMAT,
+            "task": task_record(self.task),
+            "architecture": self.architecture,
+            "labels": self.labels,
+            "preprocessing": self.preprocessing.record(),
+            "prior": None if self.prior is None else self.prior.record(),
+            "helpers": {name: helper.record() for name, helper in self.helpers.items()},
+            "provenance": self.provenance,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of every number and setting."""
+        digest = hashlib.sha256(json.dumps(self.record, sort_keys=True).encode())
+        for name, tensor in sorted(self._tensors().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        if self.prior is not None:
+            tensors |= {f"prior.{name}": tensor for name, tensor in self.prior.tensors().items()}
+        for name, helper in self.helpers.items():
+            tensors |= {f"helpers.{name}.{key}": tensor for key, tensor in helper.state_dict().items()}
+        return tensors
+
+    def rounded(self, precision: torch.dtype) -> Self:
+        """A copy whose weights have the precision they will be stored in; fit the prior after this."""
+        network = _empty(self.architecture, self.network)
+        network.load_state_dict(
+            {
+                name: tensor.to(precision).to(tensor.dtype) if tensor.is_floating_point() else tensor
+                for name, tensor in self.network.state_dict().items()
+            }
+        )
+        return replace(self, network=network.eval())
+
+    def save(self, path: str | Path, precision: torch.dtype = torch.float32) -> None:
+        """Writes the file; weights are stored in `precision`, statistics in single."""
+        half = {
+            name: tensor.to(precision)
+            if name.startswith(("network.", "helpers.")) and tensor.is_floating_point()
+            else tensor
+            for name, tensor in self._tensors().items()
+        }
+        write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
+
+    def describe(self) -> str:
+        """What is in the file, for a person to read."""
+        weights = sum(parameter.numel() for parameter in self.network.parameters())
+        structures = ", ".join(f"{name} = {value}" for name, value in self.labels.items())
+        entries = [
+            ("model", [f"{self.name} ({self.fingerprint})"]),
+            ("task", textwrap.wrap(f"{self.task.name}: {structures}", COLUMN)),
+            ("network", _lines(self.architecture | {"weights": weights})),
+            ("input", _lines(self.preprocessing.record())),
+            ("prior", self._prior_lines()),
+            *([("helpers", [", ".join(self.helpers)])] if self.helpers else []),
+            *((key.replace("_", " "), _lines(value)) for key, value in _telling(self.provenance)),
+        ]
+        margin = 2 + max(len(key) for key, _ in entries)
+        return "\n".join(key.ljust(margin) + ("\n" + " " * margin).join(lines) for key, lines in entries)
+
+    def _prior_lines(self) -> list[str]:
+        if self.prior is None:
+            return ["none (foe methods need one: scantune fit)"]
+        families = ", ".join(
+            f"{sum(int(field.kept.sum()) for field in family.fields.values())} {name.upper()} experts"
+            for name, family in self.prior.families.items()
+        )
+        contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
+        known = self.prior.calibration
+        typical = "not calibrated" if known is None else _levels(known)
+        return [line for text in (f"{contents}, {typical}", *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
+
+
+def _levels(known: Calibration) -> str:
+    far = "" if math.isinf(known.levels.far) else f", far out beyond {known.levels.far:.4g}"
+    return f"typical up to {known.typical:.4g} nats{far}"
+
+
+def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
+    """Reads a bundled model by name, or a model file by path; nothing is unpickled.
+
+    Args:
+        name_or_path: `brain`, `brain-register`, or the path of a `.safetensors` file.
+        network: The network to put the weights into, for a file whose architecture is the user's own.
+    """
+    path = Path(name_or_path)
+    if str(name_or_path) in BUNDLED:
+        path = Path(str(resources.files("scantune.model") / "bundled" / BUNDLED[str(name_or_path)]))
+    elif not path.exists():
+        raise InputError(
+            f"There is no model {str(name_or_path)!r}: neither a file of that path nor a bundled model "
+            f"({', '.join(BUNDLED)})."
+        )
+    tensors, metadata = read_tensors(path)
+    record = read_record(path, metadata)
+    require_finite(path, tensors)
+    try:
+        return _restore(record, tensors, network, path.stem)
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise InputError(
+            f"{path} is not a whole scantune model file ({type(error).__name__}: {message(error)}); make or copy it "
+            "again, or give network= where its architecture is your own."
+        ) from error
+
+
+def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None, name: str) -> Model:
+    weights = {k.removeprefix("network."): t for k, t in tensors.items() if k.startswith("network.")}
+    with torch.device("meta"):  # so that a damaged width takes no memory
+        require_shapes(_empty(record["architecture"], network), weights)
+    empty = _empty(record["architecture"], network)
+    empty.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
+    stored = {k.removeprefix("prior."): t for k, t in tensors.items() if k.startswith("prior.")}
+    prior = None if record["prior"] is None else FieldOfExperts.restore(record["prior"], stored)
+    if prior is not None:
+        prior.require_fit(empty)
+    return Model(
+        network=empty.eval(),
+        labels=dict(record["labels"]),
+        preprocessing=Preprocessing.from_record(record["preprocessing"]),
+        architecture=dict(record["architecture"]),
+        task=task_from_record(record["task"]),
+        prior=prior,
+        provenance=dict(record["provenance"]),
+        helpers={kind: _helper(kind, entry, tensors) for kind, entry in record.get("helpers", {}).items()},
+        name=name,
+    )
+
+
+def _helper(name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Helper:
+    helper = HELPERS[name].from_record(record)
+    prefix = f"helpers.{name}."
+    weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    helper.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
+    return helper.eval().requires_grad_(False)
+
+
+def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:
+    if architecture.get("kind") in ARCHITECTURES:
+        with torch.random.fork_rng(devices=[]):  # the first weights are drawn, and replaced
+            return ARCHITECTURES[architecture["kind"]](**{k: v for k, v in architecture.items() if k != "kind"})
+    if network is None:
+        raise InputError(
+            f"The model's architecture is {architecture.get('kind')!r}, which is not built in; give network=, an "
+            "instance of the network it was trained as."
+        )
+    return deepcopy(network)
+
+
+def _lines(value: Any) -> list[str]:
+    """A recorded value for a person: the entries of a dictionary in rows, anything else as it is."""
+    if not isinstance(value, Mapping):
+        return [_words(value)]
+    # A space that does not break keeps an entry's name and value on one line.
+    phrases = [phrase.replace(" ", "\N{NO-BREAK SPACE}") for phrase in _phrases(value)]
+    rows = textwrap.wrap(", ".join(phrases), COLUMN, break_long_words=False, break_on_hyphens=False)
+    return [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows] or ["nothing"]
+
+
+def _phrases(record: Mapping[str, Any]) -> list[str]:
+    """Names with values; a seed is written as it is typed."""
+    return [
+        f"{name.replace('_', ' ')} {value if name == 'seed' else _words(value)}" for name, value in _telling(record)
+    ]
+
+
+def _telling(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The entries that are not empty."""
+    return [(name, value) for name, value in record.items() if value is not None and value != ""]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({', '.join(_phrases(value))})"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

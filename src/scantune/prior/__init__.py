@@ -1,0 +1,1 @@
+"""The Field of Experts prior: its fit, its energy, its calibration."""

@@ -1,0 +1,295 @@
+"""The prior: a Field of Experts (Eq. 9), all experts' densities of the training subjects."""
+
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scantune.densities import ALPHA, Density, Divergence
+from scantune.errors import InputError
+from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
+from scantune.networks import Affine
+from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
+from scantune.prior.fit import MINIMUM_ACTIVE, blank, estimate
+from scantune.prior.layer import Family, below
+from scantune.scans.tensors import read_tensors, write_tensors
+from scantune.scans.volume import Volume
+from scantune.tasks import Foreground, Task
+
+Statistics = dict[str, Tensor]
+"""Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
+
+
+@dataclass(frozen=True)
+class FieldOfExperts:
+    """What travels to the test site: experts, their 1D densities over the training subjects, nothing else.
+
+    Args:
+        families: `cnn`, and `pca` where the training subjects had enough active patches.
+        subjects: Number of training subjects.
+        notes: What the fit left out, by name, in sentences.
+        calibration: What is typical of source subjects, where `calibrated` was called.
+    """
+
+    families: dict[str, Family]
+    subjects: int
+    notes: tuple[str, ...] = ()
+    calibration: Calibration | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        network: nn.Module,
+        volumes: Iterable[Tensor],
+        layers: LayerChoice = None,
+        last: str | None = None,
+        foreground: Foreground = None,
+        *,
+        masks: Sequence[Tensor | None] | None = None,
+        patches: PatchSettings | None = None,
+        batch: int = 8,
+        density: str = "gaussian",
+        alpha: float = ALPHA,
+        output_experts: bool = False,
+        task: Task | None = None,
+    ) -> Self:
+        """Computes the densities of the training subjects.
+
+        Args:
+            network: Any network; it is left as it is.
+            volumes: One tensor `(slices, channels, *spatial)` per subject.
+            layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
+            last: The layer whose patches feed the PCA experts; by default the last expert layer.
+            foreground: Output channels that are foreground, or a function of the output; by default all but the
+                background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
+            masks: True where a volume is padding, one `(slices, 1, *spatial)` (or None) per subject.
+            patches: Patch size, stride, components and threshold of the PCA experts.
+            batch: Slices per forward pass.
+            density: A name of `scantune.densities.DENSITIES`.
+            alpha: Sharpness of the kernel exp(-alpha u^2) of density `kde`, on standardised values.
+            output_experts: Whether the class probabilities are CNN experts too, a last layer named `output`, as in
+                the authors' code.
+            task: How the output is read; by default a segmentation, found out from what the network gives. With it,
+                `foreground` is the task's own.
+        """
+        fitted = estimate(
+            network,
+            list(volumes),
+            masks,
+            layers=layers,
+            last=last,
+            foreground=foreground,
+            patches=patches,
+            batch=batch,
+            density=blank(density, alpha),
+            output_experts=output_experts,
+            task=task,
+        )
+        return cls(fitted.families, fitted.subjects, fitted.notes)
+
+    def calibrated(
+        self,
+        network: nn.Module,
+        held_out: Iterable[tuple[Tensor, Tensor | None]],
+        training: Iterable[tuple[Tensor, Tensor | None]] = (),
+        task: Task | None = None,
+    ) -> Self:
+        """A copy that knows what is typical of source subjects.
+
+        Args:
+            network: The network the prior was fitted on.
+            held_out: Volumes and masks of source subjects that the network was not trained on.
+            training: Those of training subjects; they count for proportions and coverage. Their energies, each from the
+                prior of the others, need no volume.
+            task: How the output is read; by default a segmentation.
+        """
+        new, seen = list(held_out), list(training)
+        if not new:
+            raise InputError("A calibration needs at least one held-out source subject, got none.")
+        shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
+        left_out = {
+            f"{name}/{group}": field.left_out().cpu()
+            for name, family in self.families.items()
+            for group, field in family.fields.items()
+        }
+        known = Calibration.of(self._energies_of(network, new), left_out, shares, Coverage.of([*new, *seen]))
+        return replace(self, calibration=known)
+
+    def _energies_of(self, network: nn.Module, scans: Iterable[tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
+        """Energies of scans by group, `family/layer` -> `(scans,)`; those without enough patches have no PCA energy."""
+        found: dict[str, list[float]] = {}
+        for volume, mask in scans:
+            for family, groups in self.energies(sufficient(self.statistics(network, volume, mask))).items():
+                for group, value in groups.items():
+                    found.setdefault(f"{family}/{group}", []).append(float(value))
+        return {key: torch.tensor(values) for key, values in found.items()}
+
+    def layers(self) -> list[str]:
+        """Every layer whose features the experts read."""
+        return list(dict.fromkeys(layer for f in self.families.values() for layer in f.experts.layers()))
+
+    def measure(self, recording: Recording, padding: Tensor | None = None) -> Statistics:
+        """Additive statistics of one batch, differentiable."""
+        return {
+            f"{name}/{group}": part
+            for name, family in self.families.items()
+            for group, part in family.measure(recording, padding)
+        }
+
+    def energies(self, statistics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Expected divergence of each group of each family that has statistics, scalars; in nats, unless `compared`."""
+        present = {key.split("/")[0] for key in statistics}
+        return {n: family.compare(statistics) for n, family in self.families.items() if n in present}
+
+    def compared(
+        self, divergence: Divergence, refer: Callable[[Density], Density], layers: Container[str] | None = None
+    ) -> Self:
+        """A copy whose `energies` are another divergence, from other densities.
+
+        Args:
+            divergence: What is computed instead of the expected KL.
+            refer: What each group's densities are replaced by, such as `Density.expected`.
+            layers: The CNN experts' layers that are compared; None for all.
+        """
+        families = {
+            name: family.each(lambda field: replace(field, divergence=divergence, density=refer(field.density)))
+            for name, family in self.families.items()
+        }
+        if layers is not None:
+            chosen = {layer: field for layer, field in families["cnn"].fields.items() if layer in layers}
+            families["cnn"] = replace(families["cnn"], fields=chosen)
+        return replace(self, families=families)
+
+    @torch.no_grad()
+    def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
+        """Statistics of a whole volume, batch by batch, in double precision."""
+        total: Statistics = {}
+        training = network.training
+        network.eval()
+        try:
+            with Recorder(network, self.layers()) as record:
+                for part in Volume(volume, mask).batches(batch):
+                    for key, value in self.measure(record(part.images), part.padding).items():
+                        total[key] = total.get(key, 0) + value.double()
+        finally:
+            network.train(training)
+        return total
+
+    def energy(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None) -> float:
+        """The FoE-CNN divergence of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.
+
+        Args:
+            network: The network the prior was fitted on, plain or behind a normaliser.
+            volume: The scan `(slices, channels, *spatial)`.
+            mask: True where the volume is padding, which is left out; None counts every pixel.
+
+        Returns:
+            Nats. At best `floor()`, not zero, unless all training subjects are alike.
+        """
+        if not torch.isfinite(volume).all():
+            raise InputError("The volume holds NaN or infinite values; repair it before its energy is taken.")
+        groups = self.energies(self.statistics(network, volume, mask))["cnn"]
+        return float(torch.stack(list(groups.values())).mean())
+
+    def floor(self) -> float:
+        """The smallest energy that any scan can reach, in nats."""
+        return float(torch.stack([field.floor() for field in self.families["cnn"].fields.values()]).mean())
+
+    def require_fit(self, network: nn.Module) -> None:
+        """Raises an error that says so if the prior was not fitted on this network's architecture."""
+        modules = Recorder(network, self.layers()).modules
+        for layer, experts in self._channels():
+            channels = getattr(modules.get(layer.split("@")[0]), "out_channels", experts)
+            if channels != experts:
+                raise InputError(
+                    f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
+                    f"{experts} experts; use the prior that was fitted on this network, or fit it anew."
+                )
+
+    def _channels(self) -> Iterator[tuple[str, int]]:
+        """Layers, and how many channels the experts expect there."""
+        for layer, field in self.families["cnn"].fields.items():
+            yield layer, field.center.numel()
+        if "pca" in self.families:
+            patches = self.families["pca"].experts
+            yield from ((layer, len(patches.tensors()["mean"])) for layer in patches.layers())
+
+    def summarised(self) -> Self:
+        """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""
+        known = None if self.calibration is None else self.calibration.summarised()
+        plain = self._each(lambda family: family.each(lambda field: field.summarised()))
+        return replace(plain, calibration=known)
+
+    def folded(self, maps: Mapping[str, Affine]) -> Self:
+        """The same prior for a network whose batch norms were folded into its convolutions."""
+        return self._each(lambda family: family.folded(maps))
+
+    def to(self, device: torch.device) -> Self:
+        """A copy on a device."""
+        return self._each(lambda family: family.to(device))
+
+    def _each(self, change: Callable[[Family], Family]) -> Self:
+        return replace(self, families={name: change(family) for name, family in self.families.items()})
+
+    def without(self, name: str) -> Self:
+        """A copy without one family of experts."""
+        return replace(self, families={key: value for key, value in self.families.items() if key != name})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every number, by name, as a model file stores them."""
+        return {key: value.contiguous() for key, value in self._tensors()}
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        if self.calibration is not None:
+            for key, value in self.calibration.tensors().items():
+                yield f"calibration/{key}", value
+        for name, family in self.families.items():
+            for key, value in family.tensors():
+                yield f"{name}/{key}", value
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the numbers, as JSON."""
+        return {
+            "families": {name: family.record() for name, family in self.families.items()},
+            "subjects": self.subjects,
+            "notes": list(self.notes),
+            "floor": self.floor(),
+        }
+
+    @classmethod
+    def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `record` and `tensors`."""
+        families = {
+            name: Family.restore(name, entry, below(tensors, f"{name}/")) for name, entry in record["families"].items()
+        }
+        stored = below(tensors, "calibration/")
+        calibration = Calibration.from_tensors(stored) if stored else None
+        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the prior alone to a `.safetensors` file."""
+        write_tensors(Path(path), self.tensors(), {"scantune-prior": json.dumps(self.record())})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a prior written by `save`; nothing is unpickled."""
+        tensors, metadata = read_tensors(Path(path))
+        if "scantune-prior" not in metadata:
+            raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
+        return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
+
+
+def sufficient(statistics: Statistics) -> Statistics:
+    """Those of groups with enough samples to speak of a density."""
+    return {
+        key: value
+        for key, value in statistics.items()
+        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
+    }
+
+
+__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics", "sufficient"]

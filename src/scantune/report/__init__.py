@@ -1,0 +1,1 @@
+"""Reports: rows become statistics, tables, figures and pages."""

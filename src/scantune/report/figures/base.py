@@ -1,0 +1,150 @@
+"""What figures of a report have in common: colours and marks of methods, style, files."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scantune.report.scores import Column
+from scantune.report.study import BASELINE, ORDER, SUPERVISED, Study
+from scantune.scans.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Builder = Callable[[Study], "dict[str, Figure]"]
+"""Makes figures of a study, by what tells several of a kind apart; none where the study has nothing for them."""
+
+DOTS_PER_INCH = 130
+ACROSS = 3
+"""Panels beside each other."""
+
+INK, FAINT = "#222222", "#d9d9d9"
+
+STYLES: dict[str, tuple[str, str]] = {
+    BASELINE: ("#999999", "v"),
+    "strong baseline": ("#000000", "_"),
+    SUPERVISED: ("#000000", "*"),
+    "entropy": ("#e69f00", "s"),
+    "dae": ("#56b4e9", "D"),
+    "ae": ("#009e73", "P"),
+    "batchnorm": ("#cc79a7", "X"),
+    "foe-cnn": ("#0072b2", "^"),
+    "foe-cnn-pca": ("#d55e00", "o"),
+}
+"""Colour and mark of the methods (M. Okabe and K. Ito's palette, safe for colour-blind readers)."""
+
+LINES = tuple(STYLES[name] for name in ORDER)
+"""Colours and marks of anything else that there are several of, such as sites."""
+
+DASHES = ("-", "--", "-.", ":")
+"""Of lines, where there are more than colours."""
+
+OTHERS = (("#7f6d00", "<"), ("#5d3a9b", ">"), ("#1a85ff", "p"), ("#994f00", "h"), ("#4b4b4b", "d"))
+"""Of methods without one of their own, in turn."""
+
+_STYLE = {
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "scantune",
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look of all figures, while they are made."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def looks(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and mark of each of the methods; what all are compared with looks like the strong baseline."""
+    known = STYLES | {study.against: STYLES["strong baseline"]}
+    others = [method for method in methods if method not in known]
+    return {
+        method: known[method] if method in known else OTHERS[others.index(method) % len(OTHERS)] for method in methods
+    }
+
+
+def line_looks(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """How to draw a line for each of several things: colour, mark and dashes; no two are told by colour alone."""
+    looks = itertools.cycle(itertools.product(DASHES, LINES))
+    return {
+        thing: {"color": colour, "marker": mark, "linestyle": dash}
+        for thing, (dash, (colour, mark)) in zip(things, looks, strict=False)
+    }
+
+
+def draw_line(panel: "Axes", points: Mapping[int, float], look: Mapping[str, Any], number: int) -> None:
+    """A line through points; where there are many, few of them are marked, other ones for each `number`."""
+    few = len(points) <= 30
+    every = 1 if few else (0.03 * (number % 6 + 1), 0.2)
+    panel.plot([*points], [*points.values()], markersize=5, markeredgewidth=0, markevery=every, **look)
+
+
+def by_cohort(columns: Iterable[Column]) -> dict[str, list[Column]]:
+    """Columns of each cohort and tier, by a name of both."""
+    groups: dict[str, list[Column]] = {}
+    for column in columns:
+        groups.setdefault(column.group, []).append(column)
+    return groups
+
+
+def facets(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figure, list[Axes]]":
+    """A figure of so many panels of a size in inches, at most three beside each other, with room below and above."""
+    from matplotlib.figure import Figure
+
+    across = min(count, ACROSS)
+    down = -(-count // across)
+    figure = Figure(figsize=(max(size[0] * across, 6.5), size[1] * down + 1.2), layout="constrained")
+    panels = list(figure.subplots(down, across, squeeze=False, **shared).flat)
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    return figure, panels[:count]
+
+
+def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
+    """One legend for all panels, under them, in as few lines as the names need, about equally long."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    most = max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7)))  # inches of a name, and of its mark
+    lines = -(-len(handles) // most)
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // lines))
+
+
+def light_grid(panel: "Axes", axis: str = "y") -> None:
+    """Thin lines behind the data."""
+    panel.grid(axis=axis, color=FAINT, linewidth=0.8)  # type: ignore[arg-type]
+    panel.set_axisbelow(True)
+
+
+def save(figure: "Figure", path: Path) -> list[Path]:
+    """Write a figure as PNG and SVG; the files are complete or not there at all.
+
+    Args:
+        figure: To write.
+        path: Without an ending.
+    """
+    files = [path.with_name(f"{path.name}{ending}") for ending in (".png", ".svg")]
+    with style():
+        for file in files:
+            plain = {"Date": None} if file.suffix == ".svg" else {}  # the same figure gives the same bytes
+            write_whole(file, lambda temporary, plain=plain: _write(figure, temporary, plain))  # type: ignore[misc]
+            figure.set_layout_engine("none")  # everything has its place now, and finding it takes time
+    return files
+
+
+def _write(figure: "Figure", file: Path, metadata: dict[str, Any]) -> None:
+    figure.savefig(file, dpi=DOTS_PER_INCH, metadata=metadata)

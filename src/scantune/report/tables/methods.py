@@ -1,0 +1,80 @@
+"""The paper's Table 2: Dice of every method at every test site of every anatomy."""
+
+from collections.abc import Sequence
+
+from scantune.report.scores import Column
+from scantune.report.study import BASELINE, STRONG, SUPERVISED, Study
+from scantune.report.tables.base import (
+    UNFINISHED,
+    Section,
+    Table,
+    dice_row,
+    embolden,
+    people_section,
+    site_groups,
+    tests_told,
+)
+
+SEGMENTATION = "segmentation"
+
+
+def methods(study: Study) -> Table | None:
+    """Segmentation, at all sites but those that the networks were trained at."""
+    columns = study.columns(task=SEGMENTATION, training=False)
+    if not columns:
+        return None
+    told = in_domain_sentences(study, study.columns(task=SEGMENTATION, training=True))
+    return sites_table(study, columns, "Dice at the test sites", told)
+
+
+def sites_table(study: Study, columns: Sequence[Column], title: str, told: Sequence[str] = ()) -> Table:
+    """Methods in the paper's four sections, sites as columns; triangles against the strong baseline, best in bold.
+
+    Args:
+        study: What to show.
+        columns: Of the table.
+        title: Of the table.
+        told: Sentences for the caption.
+    """
+    compared = study.adaptations(columns)
+    strong = [study.against, *(name for name in STRONG if name != study.against)]
+    sections = [
+        _section(study, columns, "Supervised learning at the training site", [BASELINE]),
+        _section(study, columns, "Domain generalisation", [name for name in strong if name != BASELINE]),
+        Section(
+            "Adaptation to each scan",
+            embolden([(name, dice_row(study, columns, name, len(compared))) for name in compared]),
+        ),
+        _section(study, columns, "Transfer learning with labels of the test site", [SUPERVISED]),
+    ]
+    shown = (*(section for section in sections if section.rows), people_section(study, columns))
+    unfinished = any(cell.note for section in shown for _, cells in section.rows for cell in cells)
+    return Table(
+        title,
+        ("method", *(column.site for column in columns)),
+        shown,
+        (
+            "Mean Dice over people, each averaged over scans and training runs first.",
+            *([] if not compared else ["The best adaptation method of a column is in bold."]),
+            *([] if not compared else [tests_told(study, len(compared))]),
+            *told,
+            *([UNFINISHED] if unfinished else []),
+        ),
+        site_groups(study, columns),
+    )
+
+
+def _section(study: Study, columns: Sequence[Column], title: str, names: Sequence[str]) -> Section:
+    here = [name for name in names if any((column, name) in study.scores.cells for column in columns)]
+    return Section(title, tuple((name, dice_row(study, columns, name)) for name in here))
+
+
+def in_domain_sentences(study: Study, columns: Sequence[Column]) -> list[str]:
+    """What both baselines reach at the training sites, as in the paper's caption."""
+    sentences = []
+    for name in (BASELINE, study.against):
+        cells = zip(columns, dice_row(study, columns, name), strict=True)
+        found = [f"{column.site} {cell.text}" for column, cell in cells if (column, name) in study.scores.cells]
+        if found:
+            sentences.append(f"At the training sites, {name}: {', '.join(found)}.")
+    return sentences

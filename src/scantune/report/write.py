@@ -1,0 +1,188 @@
+"""Report: score rows in; tables with tests, figures and a page that says how to read them out."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from scantune.errors import InputError
+from scantune.report.bench_folder import Plan
+from scantune.report.figures import FIGURES, save
+from scantune.report.page import page
+from scantune.report.render import DOCUMENT, latex, markdown
+from scantune.report.scores import Column, Scored, ScoreTable, in_words, read_scores
+from scantune.report.statistics import Comparison, Run
+from scantune.report.study import Study
+from scantune.report.tables import TABLES, Table
+from scantune.scans.files import write_whole
+
+COMPARISONS = "comparisons.csv"
+PAGE = "report.md"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written.
+
+    Attributes:
+        page: The page to open first.
+        tables: By name.
+        figures: Their files, without an ending.
+        study: What they are made of.
+    """
+
+    page: Path
+    tables: dict[str, Table]
+    figures: list[Path]
+    study: Study
+
+
+def report(
+    paths: Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    against: str | None = None,
+    structure: str | None = None,
+    densities: tuple[str, Path | str] | None = None,
+    on_part: Callable[[str], None] | None = None,
+) -> Report:
+    """Write tables, figures and a page about the scores of one or more files or bench folders.
+
+    Args:
+        paths: Score files, or folders that `scantune bench` wrote, finished or not.
+        out: Gets `report.md`, `tables/`, `figures/`, `pages/`, `comparisons.csv`. By default `report` in the folder, or
+            `NAME-report` beside the file.
+        against: The method that others are tested against; by default the strong baseline.
+        structure: The structure to score; by default the one the experiment names, else `whole`, `mean`, or the mean
+            over all.
+        densities: A model and a scan, for a figure of the scan's densities.
+        on_part: Called with the name of each part before it is made.
+
+    Raises:
+        InputError: A file cannot be read, or the folder cannot be written.
+    """
+    places = [Path(path) for path in paths]
+    folder = Path(out) if out is not None else default_folder(places)
+    say = on_part or (lambda _part: None)
+    say("scores")
+    plans = [Plan.read(place) for place in places]
+    found = [read_scores(place, structure or plan.score) for place, plan in zip(places, plans, strict=True)]
+    training = dict(pair for plan in plans for pair in plan.training)
+    study = Study.of(joined(found), against, [place / "jobs" for place in places if place.is_dir()], training)
+    tables = {}
+    for name, build in TABLES.items():
+        say(name)
+        table = build(study)
+        if table is not None:
+            tables[name] = table
+            _write(folder / "tables" / f"{name}.md", f"# {table.title}\n\n{markdown(table)}")
+            _write(folder / "tables" / f"{name}.tex", latex(name, table))
+    inputs = "\n".join(f"\\input{{tables/{name}}}\n\\clearpage" for name in tables)
+    _write(folder / "report.tex", DOCUMENT % inputs)
+    _write(folder / COMPARISONS, _comparisons(study))
+    figures = _figures(study, folder, densities, say)
+    say("pages")
+    inside = [index.relative_to(folder) for index in _pages(places, folder)]
+    told = zip(places, plans, found, strict=True)
+    missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
+    text = page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
+    _write(folder / PAGE, text)
+    return Report(folder / PAGE, tables, figures, study)
+
+
+def default_folder(places: Sequence[Path]) -> Path:
+    """Where a report goes unless it is told.
+
+    Raises:
+        InputError: There are several places, so that it must be told.
+    """
+    if len(places) != 1:
+        raise InputError(f"A report of {len(places)} files or folders needs --out, the folder to write it to.")
+    place = places[0]
+    return place / "report" if place.is_dir() else place.with_name(f"{place.stem}-report")
+
+
+def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
+    """The scores of several files as one table; a run that several have alike (the same baseline) is taken once.
+
+    Raises:
+        InputError: Two files have different scores for the same run of a scan, or of other structures.
+    """
+    scores: dict[tuple[Column, str, Run], Scored] = {}
+    structures: dict[str, tuple[str, ...]] = {}
+    for table in tables:
+        for cohort, names in table.structures.items():
+            if structures.setdefault(cohort, names) != names:
+                raise InputError(
+                    f"The files score different structures of {cohort}: {in_words(structures[cohort])}, and "
+                    f"{in_words(names)}. Choose one with --structure."
+                )
+        for one in table.scores:
+            known = scores.setdefault((one.column, one.method, one.run), one)
+            if known.dice != one.dice and not math.isnan(known.dice):
+                raise InputError(
+                    f"Two of the files score {one.method} on {one.run[0]} of {one.column.site} ({one.column.cohort}) "
+                    "differently: expected every run once. Leave one of the files out."
+                )
+    return ScoreTable(tuple(scores.values()), structures, sum(table.rows for table in tables))
+
+
+def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
+    """Pages of the scans that benchmarks kept, an index each."""
+    benches = [place for place in places if place.is_dir()]
+    if not benches:
+        return []
+    from scantune.report.scan_pages import pages_of_bench
+
+    indices = [pages_of_bench(place, folder / "pages" / place.resolve().name) for place in benches]
+    return [index for index in indices if index is not None]
+
+
+def _figures(
+    study: Study, folder: Path, densities: tuple[str, Path | str] | None, say: Callable[[str], None]
+) -> list[Path]:
+    """Make all figures; the files' paths without their endings."""
+    written = []
+    for name, build in FIGURES.items():
+        say(name)
+        for part, figure in build(study).items():
+            path = folder / "figures" / _file_name(f"{name}-{part}" if part else name)
+            save(figure, path)
+            written.append(path)
+    if densities is not None:
+        say("densities")
+        from scantune.model.model import load
+        from scantune.report.figures.densities import density_figure, least_gaussian
+        from scantune.scans.io import read_scan
+
+        model, scan = load(densities[0]), read_scan(densities[1])
+        prepared = model.preprocessing.apply(scan)
+        found = least_gaussian(model.network, prepared.volume, prepared.padding)
+        save(
+            density_figure(found, f"{scan.name}: the least Gaussian channel of each layer"),
+            folder / "figures" / "densities",
+        )
+        written.append(folder / "figures" / "densities")
+    return written
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.]+", "-", text)
+
+
+def _comparisons(study: Study) -> str:
+    """All comparisons as CSV, with every digit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [entry.name for entry in fields(Comparison)]
+    writer.writerow(["cohort", "tier", "site", "method", "against", *names])
+    for (column, method), one in study.comparisons.items():
+        writer.writerow([*column, method, study.against, *(getattr(one, name) for name in names)])
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

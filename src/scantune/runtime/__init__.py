@@ -1,0 +1,1 @@
+"""Devices, threads, processes, memory and CUDA graphs."""

@@ -1,0 +1,1 @@
+"""Scans: from a file to the volume that a network sees, and back."""

@@ -1,0 +1,151 @@
+"""Scans and label maps in memory: voxels on a grid in space, and whether two of them share it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scantune.errors import ScanError
+
+if TYPE_CHECKING:
+    from scantune.scans.nifti import GridHeader
+
+SHIFT = 0.25
+"""Up to so many voxels along each axis, the headers of two files count as telling one grid. From half a voxel on, a
+label would belong to a neighbour of its voxel."""
+
+
+class Gridded:
+    """What stands on a voxel grid in space; the base of scans and label maps."""
+
+    name: str
+    affine: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        raise NotImplementedError
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Voxel edge lengths along the array's axes, in mm."""
+        x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
+        return x, y, z
+
+    @property
+    def voxel_volume(self) -> float:
+        """Volume of one voxel in mm^3, on sheared grids too."""
+        return float(abs(np.linalg.det(self.affine[:3, :3])))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMap(Gridded):
+    """An integer label map.
+
+    Attributes:
+        name: File name without the image extensions.
+        labels: Labels `(x, y, z)`, unsigned, in the file's own axis order.
+        affine: Voxel to world, `(4, 4)`, RAS+ in mm.
+    """
+
+    name: str
+    labels: NDArray[np.integer]
+    affine: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        return self.labels.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Case(Gridded):
+    """One 3D scan of one subject.
+
+    Attributes:
+        name: Stem of the output files, such as `sub-01_T1w`.
+        image: Intensities `(x, y, z)`, float32, in the file's own axis order.
+        affine: Voxel to world, `(4, 4)`, float64, RAS+ in mm.
+        reference: Integer label map `(x, y, z)` on the same grid.
+        subject: The person; the name where nothing else is known.
+        site: Where the scan was acquired.
+        split: Which part of a data set the scan belongs to.
+        header: What a NIfTI file says beyond the affine; None for scans that come from elsewhere.
+    """
+
+    name: str
+    image: NDArray[np.float32]
+    affine: NDArray[np.float64]
+    reference: NDArray[np.integer] | None = None
+    subject: str = ""
+    site: str = ""
+    split: str = ""
+    header: GridHeader | None = None
+
+    def __post_init__(self) -> None:
+        if not self.subject:
+            object.__setattr__(self, "subject", self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        return self.image.shape
+
+    def with_reference(self, reference: LabelMap) -> Case:
+        """The same scan with a reference, which must lie on its grid.
+
+        Raises:
+            ScanError: The reference lies on another grid.
+        """
+        require_same_grid(reference, self)
+        return dataclasses.replace(self, reference=reference.labels)
+
+    def stripped(self, brain_mask: Case) -> Case:
+        """The same scan, 0 wherever a brain mask, which must lie on its grid, is not above 0.
+
+        Raises:
+            ScanError: The mask lies on another grid, or leaves nothing of the scan.
+        """
+        require_same_grid(brain_mask, self)
+        kept = brain_mask.image > 0
+        if not self.image[kept].any():
+            raise ScanError(
+                f"{brain_mask.name} must be above 0 where {self.name} is to be kept, but leaves nothing of it. "
+                "Check the mask."
+            )
+        return dataclasses.replace(self, image=np.where(kept, self.image, np.float32(0)))
+
+
+def require_same_grid(one: Gridded, other: Gridded) -> None:
+    """Check that two volumes lie on the same grid, to `SHIFT` voxels at every corner.
+
+    Raises:
+        ScanError: They do not.
+    """
+    if one.shape != other.shape:
+        raise ScanError(
+            f"{one.name} must lie on the grid of {other.name}, but has shape {one.shape}, not {other.shape}. "
+            "Check that the two belong together, or resample one onto the other first."
+        )
+    if grid_shift(one, other) > SHIFT:
+        apart = np.linalg.norm((one.affine - other.affine) @ _corners(one), axis=0).max()
+        raise ScanError(
+            f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
+            "Check that the two belong together, or resample one onto the other first."
+        )
+
+
+def grid_shift(one: Gridded, other: Gridded) -> float:
+    """How far the corners of one grid are from those of another of the same shape, at most, in voxels along an axis."""
+    corners = _corners(one)
+    return float(np.abs(np.linalg.solve(other.affine, one.affine @ corners) - corners).max())
+
+
+def _corners(grid: Gridded) -> NDArray[np.int64]:
+    """Voxel coordinates of the corners, `(4, 8)`."""
+    return np.array(list(itertools.product(*[(0, n - 1) for n in grid.shape], [1]))).T

@@ -1,0 +1,115 @@
+"""The grid of an image file without its voxels: quick to read, for a look at a whole data set before the work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scantune.errors import InputError, ScanError
+from scantune.scans.case import Gridded
+from scantune.scans.image_files import itk_affine, read_voxels, require_sound
+from scantune.scans.itk_client import ask
+from scantune.scans.metaimage import require_axes
+from scantune.scans.names import scan_name
+from scantune.scans.nifti import affine_in_mm, is_nifti, require_frame, require_plain, shape_3d
+
+_WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a file
+
+
+@dataclass(frozen=True, eq=False)
+class Grid(Gridded):
+    """Where the voxels of a file lie.
+
+    Attributes:
+        name: File name without the image extensions.
+        voxels: Their number along the array's axes.
+        affine: Voxel to world, `(4, 4)`, RAS+ in mm.
+    """
+
+    name: str
+    voxels: tuple[int, ...]
+    affine: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels along the array's axes."""
+        return self.voxels
+
+
+def read_grid(path: Path, frame: int | None = None) -> Grid:
+    """Read the grid of a file that `scans.read_scan` takes.
+
+    The voxels stay unread, so not every damage is found: files that are cut short are, where the format is NIfTI.
+    Formats that have no header to read by itself are read whole.
+
+    Args:
+        path: A file, or a folder with one DICOM series.
+        frame: Which volume of a 4D file; None where it holds one alone.
+
+    Raises:
+        ScanError: The file is missing or damaged, or is not one 3D volume on a sound grid.
+    """
+    reader = _nifti if is_nifti(path) else _other if path.suffix.lower() in _WHOLE_IN_ONE and frame is None else _whole
+    try:
+        grid = reader(path, frame)
+    except InputError:
+        raise
+    except Exception:  # whatever a damaged header leads to, the reader of voxels has the words for it
+        grid = _whole(path, frame)
+    require_sound(path, grid.affine)
+    return grid
+
+
+def _nifti(path: Path, frame: int | None) -> Grid:
+    import nibabel
+    from nibabel.imageglobals import LoggingOutputSuppressor
+
+    with LoggingOutputSuppressor():
+        image: Any = nibabel.load(path)
+    shape = shape_3d(image.shape)
+    if frame is not None:
+        require_frame(path, shape, frame)
+        shape = shape[:3]
+    require_plain(path, shape, image.get_data_dtype())
+    if not _has_room(path, image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize):
+        return _whole(path, frame)
+    return Grid(scan_name(path), shape, affine_in_mm(image.header))
+
+
+def _has_room(path: Path, needed: int) -> bool:
+    """Whether a NIfTI file seems to hold so many bytes; a packed one says at its end how many it unpacks to."""
+    if not path.name.lower().endswith(".gz"):
+        return path.stat().st_size >= needed
+    with path.open("rb") as stream:
+        stream.seek(-4, 2)
+        return int.from_bytes(stream.read(4), "little") == needed % 2**32
+
+
+def _other(path: Path, _: int | None) -> Grid:
+    require_axes(path)
+    told = ask("header", path)[0]
+    if len(told["size"]) != 3 or told["components"] != 1:
+        return _whole(path, None)
+    return Grid(scan_name(path), tuple(told["size"]), itk_affine(told))
+
+
+def _whole(path: Path, frame: int | None) -> Grid:
+    voxels = read_voxels(path, frame)
+    return Grid(scan_name(path), voxels.array.shape, voxels.affine)
+
+
+def check_file(path: Path) -> None:
+    """Check that a file, or a folder with something in it, is there.
+
+    Raises:
+        ScanError: It is not, or is empty.
+    """
+    if not path.exists():
+        raise ScanError(f"{path} does not exist. Check the path, or that the data set is complete.")
+    if not (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+        raise ScanError(f"{path} is empty. Copy it again.")

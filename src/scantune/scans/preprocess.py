@@ -1,0 +1,251 @@
+"""A scan made ready for a network as its model file records, and the answer back on the scan's own grid."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scantune.config.settings import settings_from_table
+from scantune.errors import InputError, ScanError
+from scantune.scans.bias_field import without_bias
+from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
+from scantune.scans.io import Case
+
+MOST = 8192
+"""Pixels along an axis of a slice; scans have a few hundred, damaged headers any number."""
+
+_CHUNK = 16  # slices that are resampled at once, so that 500 need no more memory than 16
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scan as the network sees it.
+
+    Attributes:
+        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1]; of a slab, with heights as second channel.
+        padding: True where zero-padding was added, `(slices, 1, height, width)`; None if there is none.
+        reference: Labels `(slices, height, width)`, int64, when the case has them.
+        limits: The scan's intensities that became 0 and 1.
+        orientation: Which array axes became slices, rows and columns.
+        grid: How slices were resampled and cropped.
+        distance: Distance of the slices in mm.
+        slab: Which slices of the scan these are; None for all.
+    """
+
+    volume: Tensor
+    padding: Tensor | None
+    reference: Tensor | None
+    limits: tuple[float, float]
+    orientation: Orientation
+    grid: SliceGrid
+    distance: float | None = None
+    slab: Slab | None = None
+
+    def record(self) -> dict[str, Any]:
+        """How the scan was made ready, as plain JSON values."""
+        parts = {"limits": self.limits} | dataclasses.asdict(self.orientation) | dataclasses.asdict(self.grid)
+        return {name: list(values) for name, values in parts.items()}
+
+    def to_native(self, probabilities: Tensor) -> NDArray[np.uint8]:
+        """The most probable label of every voxel `(x, y, z)` of the scan's own grid.
+
+        Every class is resampled by itself, and where the picture does not reach there is background. With one
+        class alone its probability is compared to 0.5.
+
+        Args:
+            probabilities: Class probabilities `(slices, classes, height, width)`; class 0 is the background.
+        """
+        slices, classes = probabilities.shape[:2]
+        if (slices, *probabilities.shape[2:]) != (self.volume.shape[0], *self.grid.size):
+            expected = (self.volume.shape[0], "classes", *self.grid.size)
+            raise ValueError(f"probabilities must have the shape {expected}, not {tuple(probabilities.shape)}")
+        labels = np.empty((slices, *self.grid.native), np.uint8)
+        with torch.no_grad():
+            for start in range(0, slices, _CHUNK):
+                chunk = probabilities[start : start + _CHUNK]
+                found = self._threshold(chunk[:, 0]) if classes == 1 else self._most_probable(chunk)
+                labels[start : start + _CHUNK] = found.to("cpu", torch.uint8).numpy()
+        whole = labels if self.slab is None else self.slab.restore(labels)
+        return np.ascontiguousarray(self.orientation.to_native(whole))
+
+    def to_world(self, case: Case) -> NDArray[np.float64]:
+        """From slice, row and column numbers of the pictures to the case's world in mm (RAS+), `(4, 4)`."""
+        start = np.eye(4)
+        start[0, 3] = 0 if self.slab is None else self.slab.first
+        return case.affine @ self.orientation.matrix(case.shape) @ self.grid.matrix() @ start
+
+    def _threshold(self, foreground: Tensor) -> Tensor:
+        return self.grid.restore(foreground.float(), outside=0.0) > 0.5
+
+    def _most_probable(self, probabilities: Tensor) -> Tensor:
+        """Running arg-max over classes, `(slices, rows, columns)`; the lower class wins a tie."""
+        best = self.grid.restore(probabilities[:, 0].float(), outside=1.0)
+        labels = torch.zeros(best.shape, dtype=torch.uint8, device=best.device)
+        for label in range(1, probabilities.shape[1]):
+            rival = self.grid.restore(probabilities[:, label].float(), outside=0.0)
+            labels[rival > best] = label
+            best = torch.maximum(best, rival)
+        return labels
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to a scan before the network sees it; part of the model file.
+
+    Attributes:
+        plane: The plane of the slices.
+        size: Rows and columns after cropping or zero-padding.
+        spacing: In-plane mm, to the rounding that keeps the field of view; None keeps the scan's own.
+        percentiles: The intensity percentiles that become 0 and 1; what lies beyond is clipped.
+        content: The voxels that percentiles are taken over and pictures are centred on.
+        n4: Whether the bias field is removed first (N4).
+        slab: The extent in mm along the slices that is kept, and how far its middle lies below the top of the content;
+            of a scan hardly taller than that, the middle is its own. The network gets the heights of slices above that
+            middle, in mm, as a second channel. None keeps all slices.
+    """
+
+    plane: Plane = "axial"
+    size: tuple[int, int] = (256, 256)
+    spacing: float | None = None
+    percentiles: tuple[float, float] = (1.0, 99.0)
+    content: Literal["all", "nonzero"] = "all"
+    n4: bool = False
+    slab: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        low, high = self.percentiles
+        for good, name, expected in (
+            (self.plane in PLANES, "plane", f"one of {', '.join(PLANES)}"),
+            (
+                len(self.size) == 2 and 0 < min(self.size) <= max(self.size) <= MOST,
+                "size",
+                f"two of 1 to {MOST} pixels",
+            ),
+            (
+                self.spacing is None or 0 < self.spacing < math.inf,
+                "spacing",
+                "a positive number of mm or nothing",
+            ),
+            (0 <= low < high <= 100, "percentiles", "two rising numbers from 0 to 100"),
+            (self.content in ("all", "nonzero"), "content", "all or nonzero"),
+            (
+                self.slab is None or (len(self.slab) == 2 and min(self.slab) > 0),
+                "slab",
+                "two positive numbers of mm or nothing",
+            ),
+        ):
+            if not good:
+                raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
+
+    def record(self) -> dict[str, Any]:
+        """Everything as plain JSON values."""
+        record = dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
+        slab = record.pop("slab")
+        return record if slab is None else record | {"slab": list(slab)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
+        """The preprocessing of a `record`.
+
+        Raises:
+            InputError: An entry is unknown or wrong.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(record) - known):
+            raise InputError(
+                f"The recorded preprocessing has the unknown entries {', '.join(unknown)}; known are "
+                f"{', '.join(sorted(known))}. Use the version of scantune that wrote it, or a newer one."
+            )
+        return settings_from_table(cls, record, "the recorded preprocessing")
+
+    def apply(self, case: Case) -> Prepared:
+        """Make a scan ready.
+
+        Raises:
+            ScanError: The scan's intensities cannot be scaled.
+        """
+        content = case.image != 0 if self.content == "nonzero" else None
+        image = without_bias(case, content) if self.n4 else case.image
+        limits = self._limits(case.name, image if content is None else image[content])
+        orientation = Orientation.closest(case.affine, self.plane)
+        grid = self._grid(case, orientation, content)
+        slab = self._slab(case, orientation, content)
+        cut = orientation.to_slices if slab is None else lambda array: slab.cut(orientation.to_slices(array))
+        volume = torch.cat([grid.place(_scaled(part, limits)) for part in _chunks(cut(image))])[:, None]
+        reference = None
+        if case.reference is not None:
+            parts = _chunks(cut(case.reference))
+            reference = torch.cat([grid.place_labels(torch.from_numpy(part.astype(np.int64))) for part in parts])
+        padding = grid.padding
+        if padding is not None:
+            padding = padding.expand(len(volume), 1, *self.size)
+        distance = case.spacing[orientation.axes[0]]
+        if slab is not None:
+            heights = slab.heights(distance).to(volume).view(-1, 1, 1, 1)
+            volume = torch.cat([volume, heights.expand_as(volume)], dim=1)
+        return Prepared(volume, padding, reference, limits, orientation, grid, distance, slab)
+
+    def _slab(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> Slab | None:
+        if self.slab is None:
+            return None
+        slices, distance = case.shape[orientation.axes[0]], case.spacing[orientation.axes[0]]
+        extent, depth = (length / distance for length in self.slab)
+        middle = (slices - 1) / 2
+        if slices > 1.5 * extent:
+            seen = np.arange(slices)
+            if content is not None:
+                seen = np.flatnonzero(orientation.to_slices(content).any(axis=(1, 2)))
+            middle = max(seen[-1] + 0.5 - depth, float(seen[0]))
+        return Slab.about(middle, extent, slices)
+
+    def _limits(self, name: str, values: NDArray[np.float32]) -> tuple[float, float]:
+        low, high = np.percentile(values, self.percentiles).tolist() if values.size else (0.0, 0.0)
+        if not low < high:
+            voxels = "voxels other than 0" if self.content == "nonzero" else "voxels"
+            raise ScanError(
+                f"{name} must have {voxels} of differing intensity, but their percentiles "
+                f"{self.percentiles[0]:g} and {self.percentiles[1]:g} are both {low:g}. "
+                "Check that the scan is complete."
+            )
+        return low, high
+
+    def _grid(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> SliceGrid:
+        _, *native = (case.shape[axis] for axis in orientation.axes)
+        _, *pixel = (case.spacing[axis] for axis in orientation.axes)
+        resampled, offset = [], []
+        for axis in (0, 1):
+            length = native[axis]
+            if self.spacing is not None:
+                length = max(1, round(native[axis] * pixel[axis] / self.spacing))
+            centre = 0.5
+            if content is not None:
+                seen = np.flatnonzero(orientation.to_slices(content).any(axis=(0, 2 - axis)))
+                centre = (seen[0] + seen[-1] + 1) / (2 * native[axis])
+            if length > MOST:
+                raise ScanError(
+                    f"{case.name} must become a slice of at most {MOST} rows and columns, but would have {length}: "
+                    f"there are {native[axis]}, of {pixel[axis]:g} mm each. Check its voxel sizes, and the model's."
+                )
+            resampled.append(length)
+            offset.append(math.floor(centre * length - self.size[axis] / 2))
+        return SliceGrid((native[0], native[1]), (resampled[0], resampled[1]), (offset[0], offset[1]), self.size)
+
+
+def _chunks(slices: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(slices), _CHUNK):
+        yield slices[start : start + _CHUNK]
+
+
+def _scaled(slices: NDArray[np.float32], limits: tuple[float, float]) -> Tensor:
+    low, high = limits
+    # A copy: an axis of one pixel counts as contiguous although it may run backwards, which torch refuses.
+    values = torch.from_numpy(np.array(slices, np.float32, order="C"))
+    return ((values - low) / (high - low)).clamp(0, 1)

@@ -1,0 +1,226 @@
+"""How the autoencoders are trained: on what a model's network makes of its training cases."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from scantune.errors import InputError
+from scantune.methods.ae import Views, mean_errors, squared_errors
+from scantune.model.model import Model
+from scantune.networks import AdaptableNetwork, Autoencoders, UNet
+from scantune.prior.field_of_experts import Statistics
+from scantune.runtime.devices import reproducible
+from scantune.scans.preprocess import Prepared
+from scantune.scans.volume import Batch, Volume
+from scantune.tasks import Task
+from scantune.training.examples import Example, SliceOrder, fingerprint, stream
+from scantune.training.module import SHUFFLE, WEIGHTS, Lesson
+from scantune.training.step import Drawn
+from scantune.training.trainer import Progress, learn
+
+Cases = Sequence[Prepared]
+Layers = tuple[tuple[str, ...], ...]
+
+UNET_LAYERS: Layers = (
+    ("down.1.second", "up.1.second"),
+    ("down.2.second", "up.0.second"),
+    ("down.3.first", "down.3.second"),
+)
+"""What f1, f2 and f3 read in the paper's U-Net."""
+
+
+@dataclass(frozen=True)
+class AutoencoderSettings:
+    """How autoencoders are trained; the defaults are the paper's."""
+
+    iterations: int = 25_000
+    """Steps of the optimiser."""
+    batch: int = 16
+    """Slices per step."""
+    learning_rate: float = 1e-4
+    """Adam's learning rate, constant."""
+    features: str = "default"
+    """The layers that feature autoencoders read, as in a.b+c.d,e.f: commas between autoencoders, + between layers of
+    one resolution, of which the first gets an adaptor. Or none; by default the paper's, and none if it is no U-Net."""
+    validate_every: int = 1000
+    """Steps between two looks at the validation slices; the best of all looks are kept."""
+    checkpoint_every: int = 1000
+    """Steps between two savings of the whole run, from where it resumes after an interruption."""
+    seed: int = 0
+    """Decides the first weights and the order of the slices."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes the networks in half precision (weights and loss stay float32), for speed on a GPU."""
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "batch", "learning_rate", "validate_every", "checkpoint_every"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"The setting {name} must be above 0, got {getattr(self, name)}.")
+        if self.seed < 0:
+            raise InputError(f"The setting seed must be 0 or more, got {self.seed}.")
+
+    def layers(self, network: AdaptableNetwork) -> Layers:
+        """Those of the feature autoencoders, for a network."""
+        if self.features == "default":
+            return UNET_LAYERS if isinstance(network.task, UNet) else ()
+        if self.features == "none":
+            return ()
+        groups = tuple(tuple(layer.strip() for layer in group.split("+")) for group in self.features.split(","))
+        named = {name for name, _ in network.task.named_modules()}
+        unknown = [layer for group in groups for layer in group if layer not in named or not layer]
+        if unknown:
+            raise InputError(
+                f"The setting features names {unknown[0]!r}, which is no layer of the task network "
+                f"({type(network.task).__name__}); write features=none for no feature autoencoders."
+            )
+        return groups
+
+
+def train_autoencoders(
+    model: Model,
+    cases: Cases,
+    held_out: Cases,
+    settings: AutoencoderSettings,
+    device: torch.device,
+    checkpoint: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Autoencoders, dict[str, Any]]:
+    """Trains the autoencoders of a model's network.
+
+    Returns:
+        They, and what is to be known about the run.
+    """
+    training, validation = ([Volume(case.volume, case.padding) for case in split] for split in (cases, held_out))
+    identity = _identity(model, [*cases, *held_out], settings)
+    with reproducible(device):
+        network = AdaptableNetwork.around(deepcopy(model.network)).to(device).eval().requires_grad_(False)
+        torch.manual_seed(stream(settings.seed, WEIGHTS, 0))
+        images = training[0].images[:1].to(device)
+        autoencoders = new_autoencoders(network, model.task, images, settings.layers(network))
+        with Views(network, model.task, autoencoders.layers()) as views:
+            lesson = Autoencoding(autoencoders, views, training, validation, settings, device)
+            trained = learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
+            errors = lesson.validation_errors()
+    facts = {
+        "best_iteration": trained.best_iteration,
+        "validation_errors": {name: round(error, 6) for name, error in errors.items()},
+    }
+    return autoencoders, facts
+
+
+@torch.no_grad()
+def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, layers: Layers) -> Autoencoders:
+    """Untrained autoencoders that fit a network.
+
+    Args:
+        network: In evaluation mode.
+        task: How its output is read.
+        images: What it is made for, `(slices, channels, *spatial)`.
+        layers: The layers that each feature autoencoder reads.
+    """
+    single = {layer: (layer,) for group in layers for layer in group}
+    with Views(network, task, single) as views:
+        seen = views(images)
+    for group in layers:
+        sizes = {tuple(seen[layer].shape[2:]) for layer in group}
+        if len(sizes) > 1:
+            raise InputError(
+                f"The layers {' and '.join(group)} are of different resolutions, {sorted(sizes)}, and cannot be "
+                "encoded together; name layers of one resolution, or one layer."
+            )
+    features = [tuple((layer, seen[layer].shape[1]) for layer in group) for group in layers]
+    return Autoencoders(seen["xn"].shape[1], seen["y"].shape[1], features, images.ndim - 2)
+
+
+class Autoencoding(Lesson):
+    """To reconstruct what a frozen network makes of slices, by the sum of the autoencoders' mean squared errors.
+
+    The autoencoders share no weights, so that the sum trains each for itself. Nothing is augmented, and padding is not
+    counted. The score is minus the sum for the validation slices.
+
+    Args:
+        autoencoders: What learns.
+        views: What they learn from: a network, in evaluation mode as when it adapts, that is listened to.
+        training: Scans whose slices have one size.
+        validation: Scans of any size.
+        settings: How to train.
+        device: Where to compute.
+    """
+
+    score_name: ClassVar[str] = "minus error"
+
+    def __init__(
+        self,
+        autoencoders: Autoencoders,
+        views: Views,
+        training: Sequence[Volume],
+        validation: Sequence[Volume],
+        settings: AutoencoderSettings,
+        device: torch.device,
+    ) -> None:
+        super().__init__(autoencoders, settings, device)
+        self.autoencoders, self.views, self.batch = autoencoders, views, settings.batch
+        self.training = _stacked(training, device)
+        self.validation = [volume.to(device) for volume in validation]
+        self.order = SliceOrder(len(self.training.images), settings.batch, settings.seed, SHUFFLE, device)
+
+    def draw(self, iteration: int) -> Drawn:
+        """The numbers of the next slices."""
+        return (self.order.batch_of(iteration),)
+
+    def networks(self) -> list[nn.Module]:
+        """The network that is listened to runs, too."""
+        return [self.autoencoders, self.views.network]
+
+    def loss(self, drawn: Drawn) -> Tensor:
+        """The sum of the mean squared errors on slices."""
+        (index,) = drawn
+        padding = None if self.training.padding is None else self.training.padding[index]
+        errors = mean_errors(self._measure(Batch(self.training.images[index], padding, index)))
+        return torch.stack(list(errors.values())).sum()
+
+    def score(self) -> float:
+        """Minus the sum of the mean squared errors on all validation slices."""
+        return -sum(self.validation_errors().values())
+
+    @torch.no_grad()
+    def validation_errors(self) -> dict[str, float]:
+        """The mean squared error of each autoencoder on all validation slices."""
+        total: dict[str, Tensor] = {}
+        for volume in self.validation:
+            for batch in volume.batches(self.batch):
+                for name, value in self._measure(batch).items():
+                    total[name] = total.get(name, 0) + value.double()
+        return {name: float(error) for name, error in mean_errors(total).items()}
+
+    def _measure(self, batch: Batch) -> Statistics:
+        with self.autocast:
+            with torch.no_grad():
+                seen = self.views(batch.images.contiguous(memory_format=self.layout))
+            return squared_errors(self.autoencoders, seen, batch.padding)
+
+
+def _stacked(volumes: Sequence[Volume], device: torch.device) -> Volume:
+    """All slices as one volume; one that has no padding shares in that of the others as none."""
+    sizes = {tuple(volume.images.shape[1:]) for volume in volumes}
+    if len(sizes) > 1:
+        raise InputError(f"The training scans have slices of {sorted(sizes)}; preprocess all of them to one size.")
+    images = torch.cat([volume.images.to(device) for volume in volumes])
+    if all(volume.padding is None for volume in volumes):
+        return Volume(images)
+    nothing = [torch.zeros_like(volume.images[:, :1], dtype=torch.bool) for volume in volumes]
+    paddings = [
+        none if volume.padding is None else volume.padding for volume, none in zip(volumes, nothing, strict=True)
+    ]
+    return Volume(images, torch.cat([padding.to(device) for padding in paddings]))
+
+
+def _identity(model: Model, cases: Cases, settings: AutoencoderSettings) -> dict[str, Any]:
+    """What a run must share to be resumed; the network's labels have no part in it."""
+    examples = [Example(case.volume, torch.zeros_like(case.volume[:, 0], dtype=torch.int16)) for case in cases]
+    bare = replace(model, prior=None, provenance={}, helpers={})
+    return asdict(settings) | {"model": bare.fingerprint, "data": fingerprint(examples)}
