@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fuzz.base import ACCEPTED, Fault, chance, refused, require
 from scantune.errors import InputError
-from scantune.scans.header import Grid, read_grid
+from scantune.scans.header import FileGrid, read_grid
 from scantune.scans.io import Case, read_labels, read_scan, require_same_grid, write_labels
 
 Expected = NDArray[np.float32] | InputError | None
@@ -84,7 +84,7 @@ def _labels_are_whole(path: Path) -> None:
     require(found.labels.dtype.kind == "u" and found.labels.ndim == 3, f"labels of type {found.labels.dtype}")
 
 
-def _grid(path: Path) -> Grid | None:
+def _grid(path: Path) -> FileGrid | None:
     try:
         return read_grid(path)
     except InputError as error:

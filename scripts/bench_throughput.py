@@ -16,11 +16,11 @@ from statistics import fmean
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in the workers
 
-from scantune.benchmark.engines import Ended, RayEngine, Settings
+from scantune.benchmark.engines import Ended, EngineSettings, RayEngine
 from scantune.benchmark.expand import Selection
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Job
-from scantune.benchmark.run import Observer, bench
+from scantune.benchmark.run import BenchObserver, bench
 from scantune.benchmark.store import Store
 
 CENTRES = 3
@@ -31,7 +31,7 @@ SMALL = [
 ]
 
 
-class Stopwatch(Observer):
+class Stopwatch(BenchObserver):
     """Notes when adaptations begin and end, and which worker does them."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def measure(workers: int, arguments: argparse.Namespace) -> float:
     """Jobs a minute."""
     size = [f"data.slices={arguments.slices}", f"adapt.fast.steps={arguments.steps}"]
     experiment = Experiment.read("spine", [*SMALL, *size])
-    engine = functools.partial(RayEngine, settings=Settings(workers, threads=1, device="cpu"))
+    engine = functools.partial(RayEngine, settings=EngineSettings(workers, threads=1, device="cpu"))
     people = -(-(arguments.jobs + workers) // CENTRES)
     watch = Stopwatch()
     summary = bench(experiment, Path(arguments.out) / f"workers-{workers}", engine, Selection(count=people), watch)

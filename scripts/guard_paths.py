@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 import scantune
-from scantune.adaptation.guard.similarity import Resemblance
+from scantune.adaptation.guard.similarity import SimilarityReading
 from scantune.adaptation.guard.stability import PERTURBATIONS, Scout, agreements
-from scantune.adaptation.guarded_run import survey
+from scantune.adaptation.guarded_run import predict
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam
 from scantune.methods import METHODS, Equipment, FoECNN
-from scantune.networks import lay_out
+from scantune.networks import set_memory_layout
 from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
@@ -81,10 +81,10 @@ class Looker:
             self.source = [labels, mean]
         weighed: dict[str, Any] = {}
         if structures == 1 and self.prior is not None:
-            weighed = {"cnn": survey(network, self.scan, self.task, self.prior).energy}
+            weighed = {"cnn": predict(network, self.scan, self.task, self.prior).energy}
         if self.task.judged_by == "likeness":
             weighed["resemblance"] = vars(
-                Resemblance.of(network, self.scan, self.task, structures, self.scout.channels)
+                SimilarityReading.of(network, self.scan, self.task, structures, self.scout.channels)
             )
         entropy = -(every[0] * every[0].clamp_min(1e-9).log()).sum(1)
         return {
@@ -171,7 +171,7 @@ def main(arguments: argparse.Namespace) -> None:
     model = scantune.load(arguments.model)
     device = torch.device(arguments.device)
     model.network.to(device).eval()
-    lay_out(model.network, "channels last")
+    set_memory_layout(model.network, "channels last")
     model = replace(model, prior=model.prior.to(device))
     for case in people(arguments):
         scan = reference = None
@@ -181,7 +181,7 @@ def main(arguments: argparse.Namespace) -> None:
             if scan is None:
                 scan, reference = thinned(model.preprocessing.apply(case), arguments.slices)
                 scan, reference = scan.to(device), reference.to(device)
-            before = survey(model.network, scan, model.task, model.prior)
+            before = predict(model.network, scan, model.task, model.prior)
             row = {"cohort": arguments.cohort, "site": case.site, "subject": case.name, "run": run}
             row |= {
                 "split": arguments.split,

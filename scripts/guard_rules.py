@@ -23,7 +23,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import scantune
-from scantune.adaptation.guard.base import Guard, Look, Rules
+from scantune.adaptation.guard.base import Guard, Rules, StabilityReading
 from scantune.adaptation.guard.stability import CHOSEN, PERTURBATIONS
 from scantune.prior.calibration import Calibration
 
@@ -57,9 +57,9 @@ def calibration(models: str, name: str) -> Calibration:
     return known.calibration
 
 
-def look(row: Row, names: Sequence[str]) -> Look:
+def look(row: Row, names: Sequence[str]) -> StabilityReading:
     stability = [fmean(each) for each in zip(*(row["stability"][name] for name in names), strict=True)]
-    return Look(tuple(stability), tuple(row["agreement"]), tuple(row["counts"]))
+    return StabilityReading(tuple(stability), tuple(row["agreement"]), tuple(row["counts"]))
 
 
 def energy(line: Row) -> float:

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from scantune.adaptation.guard.base import Judge
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, Resemblance
+from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
 
 Row = dict[str, Any]
 CHARGES, FOLDING, ROUGHER = (0.0, 0.05, 0.1, 0.2, 0.4), (1e-4, 1e-3, 1.0), (1.5, 3.0, 1e9)
@@ -37,14 +37,14 @@ HEADS = (
 )
 
 
-def look(row: Row) -> Resemblance:
+def look(row: Row) -> SimilarityReading:
     seen = row["resemblance"]
-    return Resemblance(**{**seen, "counts": tuple(seen["counts"])})
+    return SimilarityReading(**{**seen, "counts": tuple(seen["counts"])})
 
 
 def play(path: list[Row], rules: LikenessRules) -> Row:
     """The row that the guard chooses of a path: of the source, where that is rolled back."""
-    guard: Judge[Resemblance] = LikenessGuard(look(path[0]), rules)
+    guard: Judge[SimilarityReading] = LikenessGuard(look(path[0]), rules)
     chosen, lowest = path[0], path[0]["smoothed"]
     for row in path[1:]:
         if not row["valid"] or row["smoothed"] >= lowest:

@@ -38,7 +38,7 @@ from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
 from scantune.evaluation.metrics import score
 from scantune.scans.io import Case
-from scantune.training.case_sources import FromDataSet
+from scantune.training.case_sources import DataSetSource
 from scantune.training.sources import read_source
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -57,10 +57,10 @@ RECIPES = Path(__file__).parent / "recipes"
 CORDS = {"WM": "*_seg-manual.nii.gz", "GM": "*_gmseg-manual.nii.gz"}
 
 
-def listed(recipe: str, root: Path) -> FromDataSet:
+def listed(recipe: str, root: Path) -> DataSetSource:
     """The scans of a recipe."""
     source = read_source({**read_recipe(RECIPES / f"{recipe}.toml").data, "root": str(root)}, recipe)
-    assert isinstance(source, FromDataSet)
+    assert isinstance(source, DataSetSource)
     return source
 
 

@@ -30,7 +30,7 @@ from scantune.evaluation.metrics import dice
 from scantune.report.statistics import compare
 from scantune.scans.io import Case, read_labels, read_scan
 from scantune.simulate import COHORTS
-from scantune.training.plan import Plan, fit_helper, fit_model, train_model
+from scantune.training.plan import TrainingPlan, fit_helper, fit_model, train_model
 
 COHORT = COHORTS["registration"]
 STRIDE, FIRST = 4, 2
@@ -65,9 +65,9 @@ def train(arguments: argparse.Namespace) -> None:
     strong = folder / "strong.safetensors"
     for augment, path in (("strong", strong), ("none", folder / "none.safetensors")):
         if not path.exists():
-            plan = Plan.read(replace(recipe, train=replace(recipe.train, augment=augment)), data)
+            plan = TrainingPlan.read(replace(recipe, train=replace(recipe.train, augment=augment)), data)
             train_model(plan, precision="float16", checkpoint=path.with_suffix(".run")).save(path, torch.float16)
-    model, plan = scantune.load(strong), Plan.read(recipe, data)
+    model, plan = scantune.load(strong), TrainingPlan.read(recipe, data)
     if model.prior is None:
         model = fit_model(model, plan)
         model.save(strong, torch.float16)
@@ -75,7 +75,9 @@ def train(arguments: argparse.Namespace) -> None:
     for centre in COHORT.centres:
         path = folder / f"supervised-{centre}.safetensors"
         if centre != COHORT.source and not path.exists():
-            there = Plan.read(replace(recipe, train=tuning), {**data, "centre": centre, "train": 6, "validation": 3})
+            there = TrainingPlan.read(
+                replace(recipe, train=tuning), {**data, "centre": centre, "train": 6, "validation": 3}
+            )
             train_model(there, start=scantune.load(strong), precision="float16").save(path, torch.float16)
     if "ae" not in model.helpers:
         fit_helper(model, plan, "ae", AUTOENCODERS, checkpoint=folder / "ae.run").save(strong, torch.float16)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scantune.config.recipe import read_recipe
-from scantune.training.plan import Plan, fit_model, train_model
+from scantune.training.plan import TrainingPlan, fit_model, train_model
 
 SMALL: dict[str, dict[str, Any]] = {
     "prostate": {"size": [128, 128], "spacing": 1.25},
@@ -25,7 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def plan(recipe_name: str, arguments: argparse.Namespace) -> Plan:
+def plan(recipe_name: str, arguments: argparse.Namespace) -> TrainingPlan:
     """The bundled recipe, made small."""
     recipe = read_recipe(recipe_name)
     every = max(arguments.iterations // 6, 1)
@@ -42,7 +42,7 @@ def plan(recipe_name: str, arguments: argparse.Namespace) -> Plan:
     )
     small = {**recipe.preprocessing, **SMALL[recipe_name]}
     data = {"cache": arguments.cache} if arguments.cache else {}
-    return Plan.read(replace(recipe, train=train, preprocessing=small), data)
+    return TrainingPlan.read(replace(recipe, train=train, preprocessing=small), data)
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -28,16 +28,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scantune.benchmark.engines import Ended, LocalEngine, Settings
+from scantune.benchmark.engines import Ended, EngineSettings, LocalEngine
 from scantune.benchmark.expand import Graph, Selection, expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
-from scantune.benchmark.run import Ledger, Observer, Summary, Work, bench, experiment_text, missing
+from scantune.benchmark.run import BenchObserver, BenchSummary, Ledger, Work, bench, experiment_text, missing
 from scantune.benchmark.store import Store
 from scantune.benchmark.test_scans import SimulatedTrial
 from scantune.config.assignments import table_of_words
 from scantune.scans.io import write_text
-from scantune.training.sources import SPLITS, Simulated
+from scantune.training.sources import SPLITS, SimulatedSource
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")
 SEGMENTATION = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
@@ -58,7 +58,7 @@ LOG = "jobs.csv"
 SHARES = {"prostate": 3, "cardiac": 4, "spine": 1, "brain": 4, "wmh": 2, "registration": 2}
 """Of the processes that simulate, by how long the people take that networks are trained on."""
 
-Unit = tuple[Simulated, str, str, int]
+Unit = tuple[SimulatedSource, str, str, int]
 """A person to simulate: where from, centre, split, number."""
 
 
@@ -154,7 +154,7 @@ def needs(job: Job) -> tuple[Unit, ...]:
         return ((_any(trial.source), trial.site, "test", trial.number),) if isinstance(trial, SimulatedTrial) else ()
     plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
     source = plan.source
-    if not isinstance(source, Simulated):
+    if not isinstance(source, SimulatedSource):
         return ()
     centre = source.centre or source.known.source
     there = source.known.centres[centre].splits
@@ -162,9 +162,9 @@ def needs(job: Job) -> tuple[Unit, ...]:
     return tuple((_any(source), centre, split, number) for split, count in counts.items() for number in range(count))
 
 
-def _any(source: Simulated) -> Simulated:
+def _any(source: SimulatedSource) -> SimulatedSource:
     """The same people, wherever networks are trained: one source, whose anatomy is made once."""
-    return Simulated(source.cohort, slices=source.slices, seed=source.seed, cache=source.cache)
+    return SimulatedSource(source.cohort, slices=source.slices, seed=source.seed, cache=source.cache)
 
 
 def simulate(plan: tuple[Unit, bool]) -> Unit:
@@ -182,7 +182,7 @@ def simulate(plan: tuple[Unit, bool]) -> Unit:
 
 
 @functools.lru_cache(maxsize=len(NAMES))
-def _same(source: Simulated) -> Simulated:
+def _same(source: SimulatedSource) -> SimulatedSource:
     return source
 
 
@@ -193,7 +193,7 @@ class Pool(LocalEngine):
     early has some networks rather than halves of twice as many.
     """
 
-    def __init__(self, store: Store, settings: Settings, ahead: Ahead, urgent: Sequence[str]) -> None:
+    def __init__(self, store: Store, settings: EngineSettings, ahead: Ahead, urgent: Sequence[str]) -> None:
         super().__init__(store, settings)
         self.ahead, self.urgent = ahead, urgent
 
@@ -209,7 +209,7 @@ class Pool(LocalEngine):
         self.ahead.start()
 
 
-class Journal(Observer):
+class Journal(BenchObserver):
     """Writes down when jobs began and ended, and says now and then how far it is.
 
     Args:
@@ -288,8 +288,8 @@ def run(arguments: argparse.Namespace) -> None:
             write_text(arguments.store / f"{name}.toml", experiment_text(one))
         left = missing(jobs, store)
         ahead = Ahead(left, arguments.simulators)
-        summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
-        settings, urgent = Settings(arguments.workers, 1, arguments.device), strong(jobs)
+        summary = BenchSummary(jobs=len(jobs), already=len(jobs) - len(left))
+        settings, urgent = EngineSettings(arguments.workers, 1, arguments.device), strong(jobs)
         make = functools.partial(Pool, settings=settings, ahead=ahead, urgent=urgent)
         journal = Journal(arguments.store / LOG, {job.key: name for name, own in graphs.items() for job in _all(own)})
         every = Graph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))

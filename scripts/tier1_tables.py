@@ -20,7 +20,7 @@ from statistics import fmean, median
 from tier1 import LOG, NAMES
 
 from scantune.benchmark.experiment import Experiment
-from scantune.evaluation.rows import Row, read_rows, write_rows
+from scantune.evaluation.rows import ScoreRow, read_rows, write_rows
 from scantune.report.render import markdown
 from scantune.report.scores import Column, read_scores
 from scantune.report.statistics import Run
@@ -55,7 +55,7 @@ def rows(arguments: argparse.Namespace) -> None:
                 writer.writerow([name, kind, what, seconds])
 
 
-def complete(found: Sequence[Row], wanted: Experiment, home: str) -> list[Row]:
+def complete(found: Sequence[ScoreRow], wanted: Experiment, home: str) -> list[ScoreRow]:
     """The rows of people of whom an experiment's every row is there, for each of their sessions.
 
     Args:
@@ -263,7 +263,7 @@ def _networks(path: Path, cohorts: Sequence[str]) -> Iterator[str]:
         yield _line([what, *(f"{fmean(own[name]):.0f}" if name in own else "-" for name in cohorts)])
 
 
-def _rounded(row: Row) -> Row:
+def _rounded(row: ScoreRow) -> ScoreRow:
     """With as many digits as tell scans apart."""
     numbers = {name: float(f"{value:.6g}") for name, value in vars(row).items() if isinstance(value, float)}
     return replace(row, **numbers)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
 from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
-from scantune.networks import lay_out
+from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
 from scantune.simulate import COHORTS
 from scantune.tasks import Segmentation
@@ -81,7 +81,7 @@ class Ground:
         """What one step of `fast` computes."""
         method = FoECNNPCA(Equipment(Segmentation(), prior))
         working = deepcopy(network).requires_grad_(False)
-        lay_out(working, "channels last")
+        set_memory_layout(working, "channels last")
         moving = list(method.parameters(working).values())
         method.prepare(working)
         for parameter in moving:

@@ -16,7 +16,7 @@ from scantune.adaptation.solvers import Solver
 from scantune.experts import PatchSettings
 from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
-from scantune.networks import lay_out
+from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 
@@ -93,7 +93,7 @@ def _method(on: Ground) -> FoECNNPCA:
 def _quasi_newton(on: Ground, volume: Volume, solver: Solver, steps: int, marks: list[float]) -> Course:
     """So many gradients, and when each of them was there."""
     working = deepcopy(on.network).requires_grad_(False)
-    lay_out(working, "channels last")
+    set_memory_layout(working, "channels last")
     schedule = Schedule(WholeVolume(), solver, steps)
     return optimise(working, _method(on), volume, schedule, 0, lambda *_: marks.append(on.now()))
 

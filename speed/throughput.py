@@ -13,7 +13,7 @@ from scan import model_file, simulated
 import scantune
 from scantune import kernels
 from scantune.adaptation.batch import AdaptSettings, adapt_scans
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.config.settings import TrainSettings
 from scantune.training import module as lesson
 from scantune.training.examples import Example
@@ -36,7 +36,7 @@ def plain_steps() -> Iterator[None]:
         lesson.step_for, kernels.works = kept
 
 
-class Ends(Observer):
+class Ends(ScanObserver):
     """Notes when scans end."""
 
     def __init__(self) -> None:

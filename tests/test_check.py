@@ -11,7 +11,7 @@ import pytest
 
 from scantune.check import check, open_data
 from scantune.cli.main import main
-from scantune.datasets.inspect import look_at
+from scantune.datasets.inspect import inspect_scan
 from scantune.errors import InputError
 from scantune.scans.io import SHIFT
 from tests.datasets.test_datasets import ODD, image, labels
@@ -249,7 +249,7 @@ def test_progress_is_told(folder):
 
 def test_a_look_counts_every_voxel(folder):
     entry = open_data(folder, options=PATTERNS).entries()[0]
-    look = look_at(entry)
+    look = inspect_scan(entry)
     assert sum(look.labels.values()) == 6 * 5 * 4
     assert look.shape == (6, 5, 4)
 

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.outcomes import Observer
+from scantune.adaptation.outcomes import ScanObserver
 from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
@@ -48,7 +48,7 @@ def model(anatomy):
     return Model(network, dict(BRAIN.labels), preprocessing, {"kind": "unet", **SHAPE}, prior=prior, name="toy")
 
 
-class Diary(Observer):
+class Diary(ScanObserver):
     def __init__(self):
         self.seen = []
 

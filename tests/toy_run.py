@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.scan_run import AdaptSettings
 from scantune.errors import InputError
@@ -16,7 +16,7 @@ class ToyRun:
     """Stands for a run: what it does to a scan is written in it."""
 
     out: OutputFolder
-    observer: Observer = field(default_factory=Observer)
+    observer: ScanObserver = field(default_factory=ScanObserver)
     source: str = "toy"
     settings: AdaptSettings = field(default_factory=lambda: AdaptSettings(device="cpu"))
 

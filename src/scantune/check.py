@@ -13,15 +13,15 @@ import numpy as np
 
 from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.datasets import DATASETS, DataSet, find_layout
-from scantune.datasets.inspect import NOTES, Look, look_at
-from scantune.datasets.subjects import SPLITS, people_in_two_splits
+from scantune.datasets.inspect import NOTES, ScanSummary, inspect_scan
+from scantune.datasets.subjects import SPLITS, subjects_in_two_splits
 from scantune.errors import InputError
 from scantune.plots.contact_sheet import View, contact_sheet
 from scantune.plots.files import save_figure
 from scantune.runtime.processes import in_parallel
 from scantune.scans.io import write_text
 from scantune.scans.outputs import require_writable
-from scantune.training.case_sources import Listed
+from scantune.training.case_sources import ListedSource
 from scantune.training.sources import read_source
 
 REPORT, SHEET = "check.json", "contact.png"
@@ -32,7 +32,7 @@ Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Group:
+class SiteGroup:
     """The scans of a site in one split.
 
     Attributes:
@@ -55,7 +55,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What is in a data set.
 
     Attributes:
@@ -69,7 +69,7 @@ class Report:
 
     dataset: str
     labels: Mapping[str, int]
-    groups: tuple[Group, ...]
+    groups: tuple[SiteGroup, ...]
     problems: Mapping[str, str]
     notes: Mapping[str, Sequence[str]]
     hint: str = ""
@@ -92,7 +92,7 @@ def check(
     out: str | Path | None = None,
     workers: int | None = None,
     on_scan: Callable[[int, int, str], None] = lambda done, scans, name: None,  # noqa: ARG005
-) -> Report:
+) -> CheckReport:
     """Read every scan of a data set, and tell what it holds and what is wrong with it.
 
     Args:
@@ -112,10 +112,10 @@ def check(
     entries = found.entries()
     looks = []
     on_scan(0, len(entries), "")
-    for look in in_parallel(look_at, entries, workers):
+    for look in in_parallel(inspect_scan, entries, workers):
         looks.append(look)
         on_scan(len(looks), len(entries), look.entry.name)
-    report = Report(found.name, dict(found.labels), _groups(looks), _problems(looks), _notes(looks), found.hint())
+    report = CheckReport(found.name, dict(found.labels), _groups(looks), _problems(looks), _notes(looks), found.hint())
     if out is not None:
         write_text(Path(out) / REPORT, json.dumps(report.record(), indent=2, ensure_ascii=False) + "\n")
         _draw(looks, report, Path(out) / SHEET)
@@ -133,7 +133,7 @@ def open_data(data: str | Path, dataset: str = "", options: Mapping[str, Any] | 
         if dataset:
             raise InputError(f"The recipe {data} names its data set itself; leave out --dataset {dataset}.")
         source = read_source({**read_recipe(data).data, **options}, f"[data] of the recipe {data}")
-        if not isinstance(source, Listed):
+        if not isinstance(source, ListedSource):
             raise InputError(
                 f"The recipe {data} simulates its scans, so there are no files to check; scantune simulate writes some."
             )
@@ -143,7 +143,7 @@ def open_data(data: str | Path, dataset: str = "", options: Mapping[str, Any] | 
     return DATASETS[dataset or find_layout(path)].open(path, **options)
 
 
-def _groups(looks: Sequence[Look]) -> tuple[Group, ...]:
+def _groups(looks: Sequence[ScanSummary]) -> tuple[SiteGroup, ...]:
     order = {split: number for number, split in enumerate(SPLITS)}
     keys = sorted(
         {(look.entry.site, look.entry.split) for look in looks}, key=lambda key: (key[0], order.get(key[1], 9), key[1])
@@ -154,13 +154,13 @@ def _groups(looks: Sequence[Look]) -> tuple[Group, ...]:
     )
 
 
-def _group(site: str, split: str, looks: Sequence[Look]) -> Group:
+def _group(site: str, split: str, looks: Sequence[ScanSummary]) -> SiteGroup:
     totals: dict[int, int] = {}
     for look in looks:
         for value, count in look.labels.items():
             totals[value] = totals.get(value, 0) + count
     voxels = sum(totals.values())
-    return Group(
+    return SiteGroup(
         site,
         split,
         len({look.entry.subject for look in looks}),
@@ -175,7 +175,7 @@ def _spans(rows: Sequence[tuple[float, ...]]) -> tuple[Span, ...]:
     return tuple((min(axis), max(axis)) for axis in zip(*rows, strict=True))
 
 
-def _problems(looks: Sequence[Look]) -> dict[str, str]:
+def _problems(looks: Sequence[ScanSummary]) -> dict[str, str]:
     problems = {look.entry.name: look.problem for look in looks if look.problem}
     same: dict[str, list[str]] = {}
     for look in looks:
@@ -184,19 +184,19 @@ def _problems(looks: Sequence[Look]) -> dict[str, str]:
     for names in same.values():
         if len(names) > 1:
             problems[", ".join(names)] = "These scans hold the same voxels: copies of one, or mistaken for each other."
-    for person, splits in people_in_two_splits([look.entry for look in looks]).items():
+    for person, splits in subjects_in_two_splits([look.entry for look in looks]).items():
         problems[f"the person {person}"] = (
             f"There are scans of this person in more than one split: {', '.join(splits)}."
         )
     return problems
 
 
-def _notes(looks: Sequence[Look]) -> dict[str, list[str]]:
+def _notes(looks: Sequence[ScanSummary]) -> dict[str, list[str]]:
     notes = {name: [look.entry.name for look in looks if name in look.notes] for name in NOTES}
     return {name: scans for name, scans in notes.items() if scans}
 
 
-def _draw(looks: Sequence[Look], report: Report, path: Path) -> None:
+def _draw(looks: Sequence[ScanSummary], report: CheckReport, path: Path) -> None:
     """Draw a slice of one scan of each site: a labelled one where there is one."""
     sound = sorted((look for look in looks if look.shape), key=lambda look: not set(look.labels) - {0})
     first = {look.entry.site: look for look in reversed(sound)}
@@ -211,7 +211,7 @@ def _draw(looks: Sequence[Look], report: Report, path: Path) -> None:
         save_figure(contact_sheet(views, _outlined(report), "One scan of each site"), path, dots_per_inch=150)
 
 
-def _outlined(report: Report) -> dict[str, int]:
+def _outlined(report: CheckReport) -> dict[str, int]:
     """The structures to outline: those that are named, or the largest of those that are not."""
     if report.labels:
         return dict(report.labels)

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from scantune.adaptation.adapt import PRESETS, adapt
 from scantune.adaptation.figure import case_figure
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.result import Result
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice
@@ -69,7 +69,7 @@ def demo(
     slices: int | None = None,
     anatomy: Anatomy | None = None,
     device: str = "auto",
-    observer: Observer | None = None,
+    observer: ScanObserver | None = None,
 ) -> list[Showing]:
     """Adapt a model to one unseen simulated scan of each shifted centre, and draw and score what comes of it.
 
@@ -91,7 +91,7 @@ def demo(
     Raises:
         InputError: There is no such centre, model or device, or the folder takes no files.
     """
-    out, watch = Path(out), observer or Observer()
+    out, watch = Path(out), observer or ScanObserver()
     require_writable(out)
     find_device(device)
     model = load(model) if isinstance(model, str | Path) else model

@@ -13,7 +13,7 @@ class ScanError(InputError):
     """One scan cannot be read or processed; other scans of the same run may be fine."""
 
 
-def told(error: Exception, what: str) -> str:
+def describe_error(error: Exception, what: str) -> str:
     """Tell an error in a sentence: a user error as it is, an unforeseen one with what could not be done because of it.
 
     Args:
@@ -22,7 +22,7 @@ def told(error: Exception, what: str) -> str:
     """
     if isinstance(error, InputError):
         return str(error)
-    if takes_too_much(error):
+    if is_out_of_memory(error):
         return f"{what}: it takes more memory than there is ({message(error)}). {LESS_MEMORY}"
     return f"{what}, for an unforeseen reason ({type(error).__name__}: {message(error)})."
 
@@ -38,7 +38,7 @@ def message(error: Exception) -> str:
     return " ".join(str(error).partition("Exception raised from")[0].split())[:300] or "no message"
 
 
-def takes_too_much(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error tells that memory is short; torch's on a processor is like any other of its errors."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in _SHORT)

@@ -10,7 +10,7 @@ import scantune
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.guard.base import Decision, Guard
-from scantune.methods import Latest
+from scantune.methods import OutputCache
 from scantune.prior.calibration import Levels
 from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Volume
@@ -274,7 +274,7 @@ def test_a_look_at_a_step_does_not_predict_again_what_the_step_has_predicted(toy
             return scantune.adapt(toy.network, scan, prior=toy.prior, steps=4, device="cpu"), sum(shown)
 
     result, few = run()
-    monkeypatch.setattr(Latest, "output", lambda _latest: None)
+    monkeypatch.setattr(OutputCache, "output", lambda _latest: None)
     expected, many = run()
     assert many - few == result.decision.numbers["looks"] * len(toy_scan(100)[0])
     assert result.decision.numbers == pytest.approx(expected.decision.numbers)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from scantune.adaptation.batch import AdaptSettings, adapt_scans, name_scans
-from scantune.adaptation.outcomes import Observer
+from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.errors import InputError, ScanError
 from scantune.scans.names import find_scans, images_in, scan_name
@@ -140,7 +140,7 @@ def test_pages_can_be_left_out_and_asked_for_later(adapted, scan, tmp_path):
     assert statuses(adapt_scans(paths, MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
 
 
-class Remarks(Observer):
+class Remarks(ScanObserver):
     def __init__(self):
         self.remarks = []
 
@@ -304,7 +304,7 @@ def test_results_of_an_earlier_run_stay_described_after_a_failure(adapted, scan,
 
 
 def test_an_interruption_leaves_finished_scans_in_the_manifest(adapted, scan, tmp_path):
-    class Impatient(Observer):
+    class Impatient(ScanObserver):
         def start(self, name):
             if name == "b":
                 raise KeyboardInterrupt
@@ -316,7 +316,7 @@ def test_an_interruption_leaves_finished_scans_in_the_manifest(adapted, scan, tm
 
 
 def test_observers_see_everything_in_order(adapted, scan, tmp_path):
-    class Diary(Observer):
+    class Diary(ScanObserver):
         def __init__(self):
             self.lines = []
 

@@ -17,8 +17,8 @@ from scantune.datasets import DATASETS
 from scantune.errors import ScanError
 from scantune.scans.io import read_scan
 from scantune.scans.preprocess import Preprocessing
-from scantune.training.case_sources import FromDataSet
-from scantune.training.plan import Plan, train_model
+from scantune.training.case_sources import DataSetSource
+from scantune.training.plan import TrainingPlan, train_model
 
 SHAPE = (12, 10, 3)
 BRAIN = np.zeros(SHAPE, np.uint8)
@@ -173,8 +173,8 @@ class TestRemark:
                 write(tmp_path / f"{name}_{word}.nii.gz", BRAIN)
         data = {"dataset": "folder", "root": str(tmp_path), "images": "*_T1w.nii.gz", "labels": "*_seg.nii.gz"}
         data |= {"structures": {"brain": 1}} | ({"brain_mask": "*_mask.nii.gz"} if stripped else {})
-        assert FromDataSet.read(data, "[data]").stripped() == stripped
+        assert DataSetSource.read(data, "[data]").stripped() == stripped
         tables = {"data": data, "network": {"width": 2}, "preprocessing": {"size": [16, 16]}}
         tables["train"] = {"iterations": 1, "batch": 1, "validate_every": 1, "device": "cpu"}
-        model = train_model(Plan.read(recipe_from_tables(tables, "mine")))
+        model = train_model(TrainingPlan.read(recipe_from_tables(tables, "mine")))
         assert model.provenance.get("stripped", False) == stripped

@@ -9,12 +9,12 @@ from torch import nn
 
 from scantune.adaptation.gradient_threads import Crew
 from scantune.adaptation.guard.stability import Scout
-from scantune.adaptation.guarded_run import survey
+from scantune.adaptation.guarded_run import predict
 from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
 from scantune.experts import Recorder
 from scantune.methods import METHODS, Equipment
-from scantune.networks import lay_out, with_adaptors
+from scantune.networks import set_memory_layout, with_adaptors
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
@@ -34,7 +34,7 @@ def cores():
 def evaluation(toy, images, padding=None, kept=None, method="foe-cnn-pca", network=None):
     """What evaluates the objective, and its objective and gradient."""
     network = deepcopy(network or toy.network).requires_grad_(False)
-    lay_out(network, "channels last")
+    set_memory_layout(network, "channels last")
     runner = METHODS[method](Equipment(Segmentation(), toy.prior, toy.helpers))
     moving = list(runner.parameters(network).values())
     runner.prepare(network)
@@ -51,7 +51,9 @@ def test_threads_predict_and_look_as_one_does(toy, cores):
     found = []
     for number in (1, cores):
         torch.set_num_threads(number)
-        found.append((survey(toy.network, Volume(images), Segmentation(), toy.prior), threads_for(toy.network, images)))
+        found.append(
+            (predict(toy.network, Volume(images), Segmentation(), toy.prior), threads_for(toy.network, images))
+        )
     (one, alone), (two, abreast) = found
     assert alone is None and abreast is not None and abreast.number == cores
     torch.testing.assert_close(two.probabilities, one.probabilities, rtol=1e-4, atol=1e-5)

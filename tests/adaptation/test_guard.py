@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.guard.base import Guard, Look, Rules
-from scantune.adaptation.guarded_run import survey, watch
+from scantune.adaptation.guard.base import Guard, Rules, StabilityReading
+from scantune.adaptation.guarded_run import predict, watch
 from scantune.prior.calibration import Calibration, Levels
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, toy_scan
@@ -17,7 +17,7 @@ SITE = Calibration(Levels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tenso
 
 
 def look(stability, agreement=1.0, counts=(60, 40)):
-    return Look((stability,) * 2, (agreement,) * 2, counts)
+    return StabilityReading((stability,) * 2, (agreement,) * 2, counts)
 
 
 SOURCE = look(0.8)
@@ -35,7 +35,7 @@ def test_a_step_that_makes_the_prediction_stabler_is_accepted():
 
 def test_the_least_stable_structure_counts_as_much_as_all():
     """Of 0.9 and 0.7 the mean is 0.8, the least 0.7."""
-    uneven = Look((0.9, 0.7), (1.0, 1.0), (60, 40))
+    uneven = StabilityReading((0.9, 0.7), (1.0, 1.0), (60, 40))
     assert uneven.steadiness(RULES) == pytest.approx(0.75)
     assert [uneven.steadiness(Rules(worst=share)) for share in (0, 1)] == pytest.approx([0.8, 0.7])
     assert verdicts(uneven, source=look(0.76)) == ["refused"]
@@ -112,7 +112,7 @@ def test_the_search_for_a_repair_has_patience_and_the_most_stable_repair_is_take
 
 
 def test_of_one_structure_alone_the_energy_must_fall_too():
-    source, step = Look((0.8,), (1.0,), (60,)), Look((0.9,), (0.95,), (50,))
+    source, step = StabilityReading((0.8,), (1.0,), (60,)), StabilityReading((0.9,), (0.95,), (50,))
     assert Guard(source, RULES, energy=0.2).verdict(step, 0.09) == "accepted"
     assert Guard(source, RULES, energy=0.2).verdict(step, 0.11) == "refused"
     assert Guard(source, RULES, energy=0.2).verdict(step, None) == "accepted"
@@ -123,12 +123,12 @@ def test_of_one_structure_alone_the_energy_must_fall_too():
 def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_know_it(toy):
     network, scan = AdaptableNetwork.default(classes=2, width=8).eval(), Volume(toy_scan(300)[0])
     prior = FieldOfExperts.fit(network, toy.volumes[:2])
-    before = survey(network, scan, SEGMENTATION, prior)
+    before = predict(network, scan, SEGMENTATION, prior)
     watched = watch(network, scan, before, prior)
     assert watched.weigh(network) == pytest.approx(before.energy)
-    unsure = replace(watched, guard=Guard(Look((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
+    unsure = replace(watched, guard=Guard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
     assert (unsure.verdict(network, None), unsure.verdict(network, 0.4 * before.energy)) == ("refused", "accepted")
-    assert watch(toy.network, scan, survey(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).weigh is None
+    assert watch(toy.network, scan, predict(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).weigh is None
 
 
 def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
@@ -158,9 +158,9 @@ def test_a_rollback_says_why():
 def test_a_look_is_made_of_dice_by_structure():
     own = torch.tensor([[1] * 50 + [2] * 50 + [0] * 50])
     moved = [own.roll(shift, dims=1) for shift in (5, 15)]  # Dice 0.9 and 0.7 of each structure
-    found = Look.at([own, *moved], 2, own.roll(25, dims=1))
+    found = StabilityReading.at([own, *moved], 2, own.roll(25, dims=1))
     assert found.stability == pytest.approx((0.8, 0.8))
     assert found.agreement == pytest.approx((0.5, 0.5))
     assert found.counts == (50, 50)
-    assert Look.at([own, own], 2).agreement == (1, 1)
+    assert StabilityReading.at([own, own], 2).agreement == (1, 1)
     assert found.score(RULES) == pytest.approx(0.8 - 0.1 * 0.5)

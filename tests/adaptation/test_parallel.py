@@ -11,7 +11,7 @@ import torch
 
 from scantune import Model
 from scantune.adaptation.batch import AdaptSettings, adapt_scans
-from scantune.adaptation.outcomes import Observer
+from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
 from scantune.errors import InputError
@@ -32,7 +32,7 @@ def scans(tmp_path):
     return make
 
 
-class Diary(Observer):
+class Diary(ScanObserver):
     def __init__(self):
         self.lines = []
 
@@ -73,7 +73,7 @@ def test_what_concerns_all_scans_ends_the_run(scans, tmp_path):
 
 
 def test_who_is_stopped_finds_nothing_half_written_and_no_process_left(scans, tmp_path):
-    class Impatient(Observer):
+    class Impatient(ScanObserver):
         def step(self, name, step, steps):
             if step == 2:
                 assert list((tmp_path / "out").iterdir())

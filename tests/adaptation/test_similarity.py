@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import scantune
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, Resemblance
+from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
 from scantune.evaluation.metrics import dice
 from scantune.methods import METHODS, Instance
 from scantune.networks.diffeomorphism import folding, local_correlation, roughness
@@ -17,7 +17,7 @@ from tests.conftest import toy_scan, with_heights
 from tests.scripts.test_scripts import script
 
 RULES = LikenessRules(charge=0.1, patience=2, folding=0.01, rougher=2.0, smooth=0.2)
-SOURCE = Resemblance(0.2, 0.03, 0.5, 1.0, (60, 40))
+SOURCE = SimilarityReading(0.2, 0.03, 0.5, 1.0, (60, 40))
 
 
 def verdicts(*looks, rules=RULES):
@@ -94,7 +94,7 @@ def test_a_look_is_the_mean_over_all_slices_and_padding_counts_nothing(toy_regis
     labels = output["out"].argmax(1)
     other = labels.roll(1, -1)
     for given, expected in ((None, alike.mean()), (padding, alike[..., 5:].mean())):
-        look = Resemblance.of(toy.network, Volume(scan, given), toy.task, other, 2, 1)
+        look = SimilarityReading.of(toy.network, Volume(scan, given), toy.task, other, 2, 1)
         assert look.likeness == pytest.approx(float(expected), rel=1e-4)
         assert look.folding == folding(output["displacement"])
         assert look.roughness == pytest.approx(float(roughness(output["displacement"])), rel=1e-4)

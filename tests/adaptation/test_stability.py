@@ -13,8 +13,8 @@ from scantune.adaptation.guard.stability import (
     agreements,
     stability,
 )
-from scantune.methods import Latest
-from scantune.scans.volume import Volume, together
+from scantune.methods import OutputCache
+from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
 
@@ -86,10 +86,10 @@ def test_however_many_slices_are_predicted_together_each_is_its_own_slices(at_on
 
 
 def test_a_gpu_gets_many_pixels_together_and_a_cpu_few_slices():
-    assert together(torch.zeros(9, 1, 64, 64)) == 2
-    assert together(torch.zeros(9, 1, 8, 64, 64)) == 1
-    assert together(torch.zeros(9, 1, 256, 256, device="meta")) == 32
-    assert together(torch.zeros(1, 1, 200, 256, 256, device="meta")) == 1
+    assert batch_size(torch.zeros(9, 1, 64, 64)) == 2
+    assert batch_size(torch.zeros(9, 1, 8, 64, 64)) == 1
+    assert batch_size(torch.zeros(9, 1, 256, 256, device="meta")) == 32
+    assert batch_size(torch.zeros(1, 1, 200, 256, 256, device="meta")) == 1
 
 
 def test_a_trained_network_is_stabler_on_scans_of_its_own_site(toy):
@@ -110,7 +110,7 @@ def test_what_is_known_of_a_scan_as_it_is_is_not_predicted_again(toy):
 
 
 def test_the_latest_outputs_are_there_when_all_of_them_are_and_until_parameters_move(rng):
-    latest, outputs = Latest(), torch.rand(6, 3, 4, 4, generator=rng)
+    latest, outputs = OutputCache(), torch.rand(6, 3, 4, 4, generator=rng)
     volume = Volume(torch.zeros(6, 1, 4, 4))
     latest.slices = [0, 3, 5]
     for batch in volume.batches(2):
@@ -125,7 +125,7 @@ def test_the_latest_outputs_are_there_when_all_of_them_are_and_until_parameters_
 
 
 def test_nothing_is_kept_of_outputs_that_nobody_wants():
-    latest = Latest()
+    latest = OutputCache()
     for batch in Volume(torch.zeros(2, 1, 4, 4)).batches(2):
         latest.note(batch, torch.zeros(2, 3, 4, 4))
     assert latest.output() is None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scantune.benchmark.engines import ENGINES, Ended, LocalEngine, Settings
+from scantune.benchmark.engines import ENGINES, Ended, EngineSettings, LocalEngine
 from scantune.benchmark.engines.base import carry_out
 from scantune.benchmark.expand import Selection
 from scantune.benchmark.experiment import Experiment
@@ -27,7 +27,7 @@ from scantune.evaluation.rows import read_rows
 from tests.benchmark.test_run import run, timeless
 from tests.toy_experiment import write_experiment
 
-ONE = Settings(workers=1, threads=1, device="cpu")
+ONE = EngineSettings(workers=1, threads=1, device="cpu")
 PART = Selection(methods=("strong baseline", "foe-cnn"), centres=("north",))
 
 

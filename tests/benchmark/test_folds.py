@@ -14,7 +14,7 @@ from scantune.datasets import DATASETS
 from scantune.evaluation.rows import COLUMNS, ROWS, read_rows, write_rows
 from scantune.report.scores import read_scores
 from scantune.report.study import Study
-from scantune.training.case_sources import FromDataSet
+from scantune.training.case_sources import DataSetSource
 from tests.benchmark.test_run import Here
 from tests.datasets.test_public_datasets import TREES
 from tests.evaluation.test_rows import ROW
@@ -101,13 +101,13 @@ def test_folds_of_a_data_set_for_testing_share_the_network_but_not_what_goes_on_
 
 
 def test_without_folds_there_is_one_turn_with_the_sources_as_they_are():
-    plain = [FromDataSet("nci-isbi-2013", "NCI"), FromDataSet("promise12", "P", {"fold": 0})]
+    plain = [DataSetSource("nci-isbi-2013", "NCI"), DataSetSource("promise12", "P", {"fold": 0})]
     (turn,) = folds_of(plain)
     assert (turn.name, turn.home, turn.tested) == ("", plain[0], tuple(plain))
 
 
 def test_a_data_set_with_fewer_folds_takes_no_part_in_later_tests():
-    turns = folds_of([FromDataSet("promise12", "P"), FromDataSet("scgm", "S"), FromDataSet("nci-isbi-2013", "N")])
+    turns = folds_of([DataSetSource("promise12", "P"), DataSetSource("scgm", "S"), DataSetSource("nci-isbi-2013", "N")])
     told = [[(source.name, source.options.get("fold")) for source in turn.tested] for turn in turns]
     assert told == [
         [("promise12", 1), ("scgm", 1), ("nci-isbi-2013", None)],

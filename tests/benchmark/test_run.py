@@ -14,12 +14,12 @@ import torch
 from rich.console import Console
 
 import scantune
-from scantune.benchmark.engines.base import Ended, Engine, Settings, carry_out
+from scantune.benchmark.engines.base import Ended, Engine, EngineSettings, carry_out
 from scantune.benchmark.expand import Selection, expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import MODEL, Adaptation, Place
 from scantune.benchmark.jobs.scoring import seen
-from scantune.benchmark.run import Observer, bench
+from scantune.benchmark.run import BenchObserver, bench
 from scantune.benchmark.store import Store
 from scantune.cli.bench_display import BenchDisplay, bench_table
 from scantune.cli.main import main
@@ -38,7 +38,7 @@ class Here(Engine):
     slots = 1
 
     def __init__(self, store, done):
-        super().__init__(store, Settings())
+        super().__init__(store, EngineSettings())
         self.done, self.ended = done, []
 
     def start(self):
@@ -230,7 +230,7 @@ def test_a_failure_takes_only_what_needs_it(path, whole, tmp_path, capsys):
     out = shutil.copytree(whole, tmp_path / "out")
     told = []
 
-    class Listener(Observer):
+    class Listener(BenchObserver):
         def end(self, job, ended):
             told.append((job.kind, bool(ended.reason)))
 

@@ -9,13 +9,13 @@ from scantune.benchmark.test_scans import at_site, identity, sites, training_sit
 from scantune.errors import InputError
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS
-from scantune.training.sources import Simulated
+from scantune.training.sources import SimulatedSource
 
 CPU = torch.device("cpu")
 
 
 def test_a_trial_is_the_person_of_the_cohort_in_that_state():
-    source = Simulated("cardiac", slices=1)
+    source = SimulatedSource("cardiac", slices=1)
     listed = trials(source, "UHE")
     assert len(listed) == 20 and len({trial.identity for trial in listed}) == 20
     second = [trial for trial in listed if trial.number == 1]
@@ -28,27 +28,27 @@ def test_a_trial_is_the_person_of_the_cohort_in_that_state():
 
 
 def test_sites_and_where_training_takes_place():
-    source = Simulated("spine")
+    source = SimulatedSource("spine")
     assert sites(source) == ["PM", "USZ", "VU", "UCL"] and training_site(source) == "PM"
     moved = at_site(source, "VU")
     assert training_site(moved) == "VU"
     assert identity(moved, Preprocessing()) != identity(source, Preprocessing())
     with pytest.raises(InputError, match="pd-3T of cohort contrasts has no people for train"):
-        at_site(Simulated("contrasts"), "pd-3T")
+        at_site(SimulatedSource("contrasts"), "pd-3T")
 
 
 def test_where_simulated_scans_are_kept_is_no_part_of_what_they_are(tmp_path):
-    plain, kept = Simulated("spine"), Simulated("spine", cache=str(tmp_path))
+    plain, kept = SimulatedSource("spine"), SimulatedSource("spine", cache=str(tmp_path))
     assert identity(plain, Preprocessing()) == identity(kept, Preprocessing())
     assert [t.identity for t in trials(plain, "VU")] == [t.identity for t in trials(kept, "VU")]
-    other = Simulated("spine", seed=1)
+    other = SimulatedSource("spine", seed=1)
     assert {t.identity for t in trials(plain, "VU")}.isdisjoint(t.identity for t in trials(other, "VU"))
-    fewer = Simulated("spine", train=2)
+    fewer = SimulatedSource("spine", train=2)
     assert identity(plain, Preprocessing()) != identity(fewer, Preprocessing())
 
 
 def test_scans_of_another_version_of_the_simulation_are_other_scans(monkeypatch):
-    source = Simulated("spine")
+    source = SimulatedSource("spine")
     before = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}
     monkeypatch.setattr(trials_module, "VERSION", trials_module.VERSION + 1)
     after = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}

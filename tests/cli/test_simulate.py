@@ -29,7 +29,7 @@ from scantune.simulate import COHORTS, SEQUENCES, TISSUES, Protocol, label_maps,
 from scantune.simulate.coils import COILS
 from scantune.simulate.protocols import bundled_centres, centres_from_toml
 from scantune.simulate.scheme import labelled_atlas, read_scheme
-from scantune.training.sources import Files
+from scantune.training.sources import FileSource
 from tests.simulate.test_simulate import toy_map
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text(encoding="utf-8")
@@ -493,7 +493,9 @@ def test_values_survive_toml(value):
 
 
 def test_files_are_split_by_their_patterns(made, here):
-    files = Files("made/home/{split}/*_image.nii.gz", "made/home/{split}/*_labels.nii.gz", {"WM": 1, "GM": 2, "V": 8})
+    files = FileSource(
+        "made/home/{split}/*_image.nii.gz", "made/home/{split}/*_labels.nii.gz", {"WM": 1, "GM": 2, "V": 8}
+    )
     names = {split: [case.name for case in files.cases(split, CPU)] for split in ("train", "validation")}
     assert names == {
         "train": ["brain_home_train-001_image", "brain_home_train-002_image"],
@@ -503,7 +505,7 @@ def test_files_are_split_by_their_patterns(made, here):
 
 def test_both_patterns_name_the_split_or_neither():
     with pytest.raises(InputError, match=r"must both have \{split\} or neither, got a/\{split\}/\*.nii and b/\*.nii"):
-        Files("a/{split}/*.nii", "b/*.nii", {"WM": 1})
+        FileSource("a/{split}/*.nii", "b/*.nii", {"WM": 1})
 
 
 # The page
@@ -555,7 +557,7 @@ def test_commands_of_the_page_run(block, reader):
 def test_the_pages_recipe_can_be_read():
     (block,) = (block for block in blocks("toml") if block.startswith("# sorted.toml"))
     tables = tomllib.loads(block)
-    assert Files(**tables["data"]).names() == {"CSF": 1, "GM": 2, "WM": 3}
+    assert FileSource(**tables["data"]).names() == {"CSF": 1, "GM": 2, "WM": 3}
     assert Preprocessing(**tables["preprocessing"] | {"size": (208, 176)})
 
 

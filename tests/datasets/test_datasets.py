@@ -12,7 +12,7 @@ import SimpleITK
 
 from scantune.datasets import DATASETS, Entry, find_layout
 from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.subjects import divided, people_in_two_splits, person_of
+from scantune.datasets.subjects import divided, subject_of, subjects_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.scans.header import read_grid
 from scantune.scans.io import read_scan
@@ -78,14 +78,14 @@ def entry(name, subject, site="", split=""):
     ],
 )
 def test_names_tell_the_person(name, file, person):
-    assert person_of(name, file=file) == person
+    assert subject_of(name, file=file) == person
 
 
 def test_a_rule_of_ones_own_tells_the_person():
-    assert person_of("patient007_frame01", r"patient\d+") == "patient007"
-    assert person_of("x-7-b", r"x-(\d)-") == "7"
+    assert subject_of("patient007_frame01", r"patient\d+") == "patient007"
+    assert subject_of("x-7-b", r"x-(\d)-") == "7"
     with pytest.raises(InputError, match="must fit the name of every scan, but does not fit scan"):
-        person_of("scan", r"(\d+)")
+        subject_of("scan", r"(\d+)")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -140,7 +140,7 @@ def test_splits_that_are_told_are_kept_and_training_scans_give_validation_where_
 
 def test_people_in_two_splits_are_found():
     scans = [entry("a1", "a", split="train"), entry("a2", "a", split="test"), entry("b", "b", split="train")]
-    assert people_in_two_splits(scans) == {"a": ["test", "train"]}
+    assert subjects_in_two_splits(scans) == {"a": ["test", "train"]}
 
 
 # folder
@@ -645,7 +645,7 @@ def test_people_stay_together_in_every_layout(layout, tmp_path):
     entries = opened(layout, tmp_path)[0].entries()
     assert len(entries) == len(TWICE)
     assert {one.subject for one in entries} == {f"sub-{person}" for person in range(8)}
-    assert people_in_two_splits(entries) == {}
+    assert subjects_in_two_splits(entries) == {}
     assert {"train", "validation"} <= {one.split for one in entries}
     assert find_layout(tmp_path / "scans.csv" if layout == "csv" else tmp_path) == layout
 
@@ -743,7 +743,7 @@ def test_the_grey_matter_challenge_is_eight_sessions_of_six_people_at_six_sites(
     assert len(entries) == 8
     assert len({one.subject for one in entries}) == 6
     assert {one.site for one in entries} == {"UCL", "NWU", "Philips", "Juntendo", "Milan", "CEITEC"}
-    assert people_in_two_splits(entries) == {}
+    assert subjects_in_two_splits(entries) == {}
     milan = next(one for one in entries if one.site == "Milan").read()
     values, counts = np.unique(milan.reference, return_counts=True)
     assert values.tolist() == [0, 1, 2]

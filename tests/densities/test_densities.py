@@ -5,7 +5,7 @@ from scipy import integrate, stats
 
 from scantune import InputError
 from scantune.densities import DENSITIES, DIVERGENCES, KDE, STORED, Gaussian, Histogram, SummarisedGaussian, binning
-from scantune.densities.binning import Grid, counts
+from scantune.densities.binning import BinGrid, counts
 from scantune.densities.gaussian import FLOOR
 
 PAIRWISE = [name for name in DIVERGENCES if name != "likelihood"]
@@ -371,7 +371,7 @@ def test_a_density_on_a_grid_integrates_to_one_even_at_its_ends(kind, rng):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_gradient_of_binned_counts_is_a_finite_difference(weighted, rng):
-    grid = Grid(-2, 2, 0.5)
+    grid = BinGrid(-2, 2, 0.5)
     cell = torch.randint(0, grid.size - 1, (2, 3, 4), generator=rng)
     values = grid.low + grid.step * (cell + 0.1 + 0.8 * torch.rand(2, 3, 4, generator=rng, dtype=torch.double))
     values[0, 0, 0], values[1, 2, 3] = -3.3, 9.0
@@ -398,7 +398,7 @@ def test_chunks_change_nothing(rng, monkeypatch):
     found = []
     for chunk in (2**21, 8 * 6):
         monkeypatch.setattr(binning, "CHUNK", chunk)
-        result = counts(values, weights, Grid())
+        result = counts(values, weights, BinGrid())
         found.append((result, *torch.autograd.grad((result * slope).sum(), values)))
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert torch.equal(found[0][1], found[1][1])

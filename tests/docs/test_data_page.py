@@ -12,7 +12,7 @@ from scantune.cli.main import main
 from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
 from scantune.datasets.generic import Generic, Options
-from scantune.training.plan import Plan
+from scantune.training.plan import TrainingPlan
 from tests.datasets.test_datasets import box, image, labels
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_every_layouts_command_and_recipe_run(layout, tmp_path, monkeypatch, cap
     recipe = block("toml", SECTIONS[f"`{layout}`"])
     Path("my_recipe.toml").write_text(f"{recipe}\n[preprocessing]\nsize = [16, 16]\n[train]\ndevice = 'cpu'\n")
     assert main(["check", "my_recipe.toml"]) == 0
-    plan = Plan.read(read_recipe("my_recipe.toml"))
+    plan = TrainingPlan.read(read_recipe("my_recipe.toml"))
     assert sorted(plan.source.names().values()) == [1, 2]
     for split in ("train", "validation"):
         for example in plan.examples(split):

@@ -7,9 +7,9 @@ from dataclasses import astuple, replace
 import pytest
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import COLUMNS, ROWS, Row, read_rows, write_parquet, write_rows
+from scantune.evaluation.rows import COLUMNS, ROWS, ScoreRow, read_rows, write_parquet, write_rows
 
-ROW = Row(
+ROW = ScoreRow(
     *("prostate", "BMC", "P1", "", "foe-cnn-pca, lambda 1", 0, "TZ", 0.1 + 0.2, 3.5, 1.25, 20.0, 21.5),
     *(0.5, 0.25, "kept", 12, 3.5, 0.29, 812.5, "cpu", "v0.1.0-3-gabc", "0123456789abcdef", "1", "fedcba9876543210"),
 )

@@ -12,7 +12,7 @@ from tests.conftest import TOY_PATCHES
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from scantune import FieldOfExperts, kernels
-from scantune.densities.binning import Grid, _Counts, steps
+from scantune.densities.binning import BinGrid, _Counts, steps
 from scantune.densities.moments import _Moments
 from scantune.experts import Units
 from scantune.experts.projection import grid_of_loadings
@@ -233,7 +233,7 @@ def test_activations_moments_and_their_gradient_are_those_of_one_after_the_other
 
 def test_programs_that_go_through_several_tiles_sum_the_same(monkeypatch):
     values, weights = features(5, size=(2, 40, 40)), (features(1, seed=1, size=(2, 40, 40)) > 0).float()
-    rise, start = steps(Grid(), None, torch.ones(5, device=DEVICE))
+    rise, start = steps(BinGrid(), None, torch.ones(5, device=DEVICE))
     how = (values, weights, torch.zeros(5, device=DEVICE), in_units(5))
     summed, counted = moments.measure(*how), binning.counts(values, weights, rise, start, 101)
     monkeypatch.setattr("scantune.kernels.triton.layout.PROGRAMS", 2)
@@ -251,7 +251,9 @@ def plainly_counted(values, weights, grid, rise, start):
 
 @precisions
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("channels", "grid"), [(1, Grid(-2, 2)), (5, Grid(step=0.5)), (37, Grid(-6.35, 6.35))])
+@pytest.mark.parametrize(
+    ("channels", "grid"), [(1, BinGrid(-2, 2)), (5, BinGrid(step=0.5)), (37, BinGrid(-6.35, 6.35))]
+)
 def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, dtype, weighted):
     values, weights = features(channels, dtype), (features(1, seed=1) > 0).float() if weighted else None
     rise, start = steps(grid, None, torch.ones(channels, device=DEVICE))
@@ -267,7 +269,7 @@ def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, d
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_activations_counts_and_their_gradient_are_those_of_one_after_the_other(weighted):
-    grid, plain, bias = Grid(), features(5).requires_grad_(), torch.linspace(-1, 1, 5, device=DEVICE)
+    grid, plain, bias = BinGrid(), features(5).requires_grad_(), torch.linspace(-1, 1, 5, device=DEVICE)
     weights = (features(1, seed=1) > 0).float() if weighted else None
     rise, start = steps(grid, None, bias)
     shifted = plain + bias.view(1, -1, 1, 1)
@@ -298,7 +300,7 @@ def test_loadings_and_their_gradient_are_those_of_blocks(size, monkeypatch):
 def test_a_value_that_is_no_number_is_found_in_the_counts():
     values = features(5)
     values[1, 3, 4, 5] = torch.nan
-    found = binning.counts(values, None, *steps(Grid(), None, torch.ones(5, device=DEVICE)), Grid().size)
+    found = binning.counts(values, None, *steps(BinGrid(), None, torch.ones(5, device=DEVICE)), BinGrid().size)
     assert found.sum(0).isnan().tolist() == [False, False, False, True, False]
 
 

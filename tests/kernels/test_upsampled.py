@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scantune.kernels.cpu.upsampled import Beside, convolve
-from scantune.networks import Convolution, UNet, fold_batch_norm, lay_out, quicken
+from scantune.networks import Convolution, UNet, fold_batch_norm, quicken, set_memory_layout
 
 
 def _joined(small: Tensor, large: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,7 +56,7 @@ def test_a_frozen_unet_gives_the_same_and_the_same_gradient(size, rng):
     network = UNet(1, 3, width=4).eval().requires_grad_(False)
     fold_batch_norm(network)
     quick = deepcopy(network)
-    lay_out(quick, "channels last")
+    set_memory_layout(quick, "channels last")
     quicken(quick)
     x = torch.randn(2, 1, *size, generator=rng).requires_grad_()
     torch.testing.assert_close(quick(x), network(x), rtol=1e-4, atol=1e-5)
@@ -76,11 +76,11 @@ def _given(network: UNet, size: int) -> list[type]:
 
 def test_nothing_is_upsampled_where_weights_are_frozen_and_sizes_are_halves(rng):
     network = UNet(1, 3, width=4).eval().requires_grad_(False)
-    lay_out(network, "channels last")
+    set_memory_layout(network, "channels last")
     quicken(network)
     assert isinstance(network.up[0].first.conv, Convolution)
     assert _given(deepcopy(network), 16) == [Beside] * 3
     assert _given(deepcopy(network), 20) == [Tensor, Beside, Beside]  # 20, 10, 5, 2 pixels
     assert _given(deepcopy(network).requires_grad_(True), 16) == [Tensor] * 3
-    lay_out(network, "channels first")
+    set_memory_layout(network, "channels first")
     assert _given(network, 16) == [Tensor] * 3

@@ -10,7 +10,7 @@ from scantune import FieldOfExperts, InputError
 from scantune.adaptation.adapt import PRESETS
 from scantune.methods import METHODS, Equipment, FoECNNPCA
 from scantune.prior.field_of_experts import MINIMUM_ACTIVE
-from scantune.scans.volume import Volume, together
+from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import TASKS, Registration, Segmentation
 from tests.conftest import TOY_PATCHES, toy_scan, with_heights
 
@@ -140,7 +140,7 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
     """The forced steps have the lowest objective of all, and still the source parameters win."""
     measure = FoECNNPCA.measure
     images, calls = toy_scan(79)[0] ** 1.5, []
-    first = len(images.split(together(images))) + 1  # whether there are patches at all, and the source
+    first = len(images.split(batch_size(images))) + 1  # whether there are patches at all, and the source
 
     def emptied(self, batch):
         statistics = measure(self, batch)

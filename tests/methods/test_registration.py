@@ -38,7 +38,7 @@ from scantune.tasks import Registration
 from scantune.training.augment import elastic_displacement
 from scantune.training.examples import Example
 from scantune.training.helpers import train_helper
-from scantune.training.plan import Plan, train_model
+from scantune.training.plan import TrainingPlan, train_model
 from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.training.segmentation import train, validation_dice
 from tests.conftest import dice, toy_scan, with_heights
@@ -235,7 +235,7 @@ class TestTraining:
     def test_a_model_goes_on_with_its_own_task_only(self, toy_registration):
         recipe = Recipe("mine", data={"images": "*.nii.gz", "labels": "*.nii.gz", "structures": {"rim": 1, "core": 2}})
         with pytest.raises(InputError, match="is for registration, but the recipe mine is for segmentation"):
-            train_model(Plan.read(recipe), start=toy_registration.model)
+            train_model(TrainingPlan.read(recipe), start=toy_registration.model)
         with pytest.raises(InputError, match="dae does not apply to registration"):
             train_helper(toy_registration.model, "dae", [], [])
 

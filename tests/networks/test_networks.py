@@ -6,7 +6,7 @@ from torch import nn
 
 from scantune import AdaptableNetwork, InputError
 from scantune.experts import choose_layers
-from scantune.networks import Normalizer, UNet, fold_batch_norm, lay_out, quicken
+from scantune.networks import Normalizer, UNet, fold_batch_norm, quicken, set_memory_layout
 from scantune.networks.normalizer import Bump
 
 
@@ -54,7 +54,7 @@ def test_the_activations_gradient_is_that_of_the_formula(dimensions, rng):
 def test_convolutions_from_and_to_one_channel_are_those_of_the_library(channels, rng):
     library = nn.Conv2d(*channels, 3, padding=1)
     own = deepcopy(library)
-    lay_out(own, "channels last")
+    set_memory_layout(own, "channels last")
     quicken(own)
     x = torch.randn(2, channels[0], 7, 9, generator=rng, requires_grad=True)
     assert type(own) is not nn.Conv2d
@@ -152,7 +152,7 @@ def test_pooling_on_a_cpu_is_the_librarys_and_keeps_places_alone(size, rng):
 def test_frozen_convolutions_are_those_of_the_library_and_keep_weights_alone(side, layout, rng):
     library = nn.Conv2d(5, 4, side, padding=side // 2).requires_grad_(False)
     own = deepcopy(library)
-    lay_out(own, layout)
+    set_memory_layout(own, layout)
     quicken(own)
     x = torch.randn(2, 5, 6, 7, generator=rng, requires_grad=True)
     found, kept = _kept(lambda: own(x))

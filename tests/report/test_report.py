@@ -19,7 +19,7 @@ from scipy import stats
 
 from scantune.cli.main import main
 from scantune.errors import InputError
-from scantune.evaluation.rows import COLUMNS, Row, write_rows
+from scantune.evaluation.rows import COLUMNS, ScoreRow, write_rows
 from scantune.report.bench_folder import Plan
 from scantune.report.figures import FIGURES
 from scantune.report.figures.densities import LeastGaussian, density_figure, least_gaussian
@@ -43,7 +43,7 @@ def row(**given):
     blank = dict.fromkeys(COLUMNS, math.nan) | dict.fromkeys(
         ("session", "decision", "device", "commit", "settings", "tier", "job"), ""
     )
-    return Row(**(blank | {"seed": 0, "steps": 10, "structure": "mean"} | given))
+    return ScoreRow(**(blank | {"seed": 0, "steps": 10, "structure": "mean"} | given))
 
 
 def benchmark(people=6, seeds=(0,), methods=(*METHODS, *VARIANTS), seed=1):

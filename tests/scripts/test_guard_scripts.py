@@ -10,7 +10,7 @@ import torch
 
 import scantune
 from scantune.adaptation.guard.base import Rules
-from scantune.adaptation.guarded_run import survey
+from scantune.adaptation.guarded_run import predict
 from scantune.prior.calibration import Calibration, Levels
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
@@ -115,7 +115,7 @@ def test_what_is_played_back_on_a_path_is_what_an_adaptation_does(toy, rules, ga
     scan = Volume(toy_scan(310)[0] ** gamma)
     model = toy.model
     path = paths.follow(model, scan, toy_scan(310)[1], "foe-cnn-pca")
-    energies = survey(model.network, scan, model.task, model.prior).energies
+    energies = predict(model.network, scan, model.task, model.prior).energies
     told = line(*path) | {"energies": energies}
     anybody = Calibration(Levels(1e-6, 1e-6, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([1e3, 1e3]))
     result = scantune.adapt(toy.network, scan.images, prior=toy.prior)

@@ -11,7 +11,7 @@ import pytest
 
 from scantune.config.recipe import read_recipe
 from scantune.scans.io import Case
-from scantune.training.plan import Plan
+from scantune.training.plan import TrainingPlan
 from tests.datasets.test_datasets import image, labels
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -197,7 +197,7 @@ def test_the_recipes_of_real_scans_put_the_same_people_aside(recipe, scan, refer
         labels(tmp_path / f"{reference.format(100 + person)}.nii", (0, 1))
     text = (SCRIPTS / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8").replace(".nii.gz", ".nii")
     (tmp_path / "recipe.toml").write_text(text)
-    plan = Plan.read(read_recipe(tmp_path / "recipe.toml"), {"root": str(tmp_path)})
+    plan = TrainingPlan.read(read_recipe(tmp_path / "recipe.toml"), {"root": str(tmp_path)})
     splits = {n: entry.split for n, entry in enumerate(plan.source.chosen())}
     aside = dict.fromkeys(validation, "validation") | dict.fromkeys(test, "test")
     assert splits == dict.fromkeys(range(20), "train") | aside

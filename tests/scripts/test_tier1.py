@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from scantune.benchmark.engines import Settings
+from scantune.benchmark.engines import EngineSettings
 from scantune.benchmark.expand import expand
 from scantune.benchmark.jobs import Adaptation
 from scantune.benchmark.run import experiment_text
 from scantune.benchmark.store import Store
-from scantune.evaluation.rows import Row, write_rows
+from scantune.evaluation.rows import ScoreRow, write_rows
 from scantune.report.study import TRAINING_SITES
-from scantune.training.sources import Simulated
+from scantune.training.sources import SimulatedSource
 from tests.scripts.test_scripts import script
 
 NOTHING = float("nan")
@@ -60,7 +60,7 @@ def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs
 def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
     store = Store(tmp_path)
     store.open()
-    pool = tier1.Pool(store, Settings(workers=5), ahead=None, urgent=["one", "two"])
+    pool = tier1.Pool(store, EngineSettings(workers=5), ahead=None, urgent=["one", "two"])
     assert pool.slots == 5  # processes to start
     pool.workers = [None] * 5
     assert pool.slots == 2
@@ -80,15 +80,15 @@ def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from
     others = [unit[1:] for unit, later in plan if later]
     assert len(plan) == 7 + 3 * 7 + 4 == len({unit for unit, _ in plan})
     assert [centre for centre, split, _ in others if split == "test"] == ["PM", "USZ", "VU", "UCL"]
-    assert {unit[0] for unit, _ in plan} == {Simulated("spine")}
+    assert {unit[0] for unit, _ in plan} == {SimulatedSource("spine")}
     ahead.done.update(urgent)
     assert [job.kind for job in jobs if ahead.ready(job)] == ["train"] * 2 + ["prior"] + ["helper"] * 2
-    ahead.done.add((Simulated("spine"), "VU", "test", 0))
+    ahead.done.add((SimulatedSource("spine"), "VU", "test", 0))
     assert {job.trial.site for job in jobs if job.kind == "adapt" and ahead.ready(job)} == {"VU"}
 
 
 def row(method, person, dice, decision="kept", site="USZ"):
-    return Row(
+    return ScoreRow(
         *("spine", site, person, "", method, 0, "GM", dice, *[NOTHING] * 6, decision, 3, 1.5),
         *(0.5, 10.0, "cpu", "abc", "s", "1", f"{method}-{person}"),
     )

@@ -17,7 +17,7 @@ from scantune.adaptation.sampling import WholeVolume
 from scantune.experts import Recorder, units
 from scantune.methods import Equipment
 from scantune.methods.foe import FoECNNPCA
-from scantune.networks import lay_out
+from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -30,7 +30,7 @@ def fast(toy, prior, volume, sampling, layout="channels first"):
     """Objective and gradients of the fast path."""
     method = FoECNNPCA(Equipment(Segmentation(), prior.to(DEVICE)))
     network = deepcopy(toy.network).to(DEVICE).requires_grad_(False)
-    lay_out(network, layout)
+    set_memory_layout(network, layout)
     moving = list(method.parameters(network).values())
     method.prepare(network)
     for parameter in moving:
@@ -63,7 +63,7 @@ def test_objective_and_gradient_are_those_of_the_plain_rendering(sampling, padde
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
 def test_features_lie_in_memory_as_the_weights_do(layout, toy):
     network = deepcopy(toy.network)
-    lay_out(network, layout)
+    set_memory_layout(network, layout)
     with torch.no_grad(), Recorder(network, toy.prior.layers()) as record:
         recording = record(toy_scan(51)[0])
     strides = {feature.stride(1) == 1 for feature in recording.features.values()}
@@ -75,7 +75,7 @@ def test_features_lie_in_memory_as_the_weights_do(layout, toy):
 def test_a_network_that_was_measured_with_padding_predicts_any_number_of_slices(toy):
     images, _ = toy_scan(54, slices=3)
     network = deepcopy(toy.network).requires_grad_(False)
-    lay_out(network, "channels last")
+    set_memory_layout(network, "channels last")
     method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
     method.prepare(network)
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_a_network_that_was_measured_with_padding_predicts_any_number_of_slices(
 def test_predictions_between_steps_are_not_measured(toy, monkeypatch):
     images, _ = toy_scan(55, slices=2)
     network = deepcopy(toy.network).requires_grad_(False)
-    lay_out(network, "channels last")
+    set_memory_layout(network, "channels last")
     method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
     method.prepare(network)
     measured = []

@@ -21,9 +21,9 @@ from scantune.model.model import Model
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import label_maps
 from scantune.training.fit import fit
-from scantune.training.plan import PRECISIONS, NetworkSettings, Plan, fit_model, train_model
+from scantune.training.plan import PRECISIONS, NetworkSettings, TrainingPlan, fit_model, train_model
 from scantune.training.segmentation import validation_dice
-from scantune.training.sources import Files
+from scantune.training.sources import FileSource
 from tests.simulate.test_simulate import toy_map
 
 TRAIN = TrainSettings(iterations=6, batch=2, validate_every=3, checkpoint_every=2, augment="none", device="cpu")
@@ -66,7 +66,7 @@ def recipe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan(recipe):
-    return Plan.read(read_recipe(recipe))
+    return TrainingPlan.read(read_recipe(recipe))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_plan_holds_the_recipes_tables_and_what_follows_from_them(plan, recipe
     assert plan.network == NetworkSettings(classes=3, width=2)
     assert plan.preprocessing == Preprocessing(size=(32, 32))
     assert plan.recipe.train == TRAIN
-    assert plan.source == Files(
+    assert plan.source == FileSource(
         f"{recipe.parent}/*_T1w.nii.gz", f"{recipe.parent}/*_seg.nii.gz", {"rim": 1, "core": 2}, 0.34
     )
     assert [[example.name for example in plan.examples(split)] for split in ("train", "validation")] == [
@@ -105,13 +105,13 @@ def test_a_plan_holds_the_recipes_tables_and_what_follows_from_them(plan, recipe
 
 
 def test_the_callers_data_replaces_the_recipes():
-    assert Plan.read(make(), {"validation": 0.5, "images": "x*.nii"}).source == Files(
+    assert TrainingPlan.read(make(), {"validation": 0.5, "images": "x*.nii"}).source == FileSource(
         "x*.nii", "*_seg.nii", {"GM": 2, "WM": 3}, 0.5
     )
 
 
 def test_the_bundled_recipe_makes_a_plan():
-    plan = Plan.read(read_recipe("brain"))
+    plan = TrainingPlan.read(read_recipe("brain"))
     assert plan.network == NetworkSettings(classes=4, width=16)
     assert plan.preprocessing.size == (208, 176)
 
@@ -137,7 +137,7 @@ def test_the_bundled_recipe_makes_a_plan():
 )
 def test_what_is_wrong_with_a_recipe_is_told_before_any_work(recipe, told):
     with pytest.raises(InputError, match=told):
-        Plan.read(recipe)
+        TrainingPlan.read(recipe)
 
 
 def test_training_records_how_the_model_came_to_be_and_no_folder(half, plan, recipe):
@@ -247,7 +247,7 @@ def test_from_recipe_to_adapted_scan(tmp_path, monkeypatch, capsys):
     assert main(["info", str(model)]) == 0
     assert "CSF = 1, GM = 2, WM = 3" in capsys.readouterr().out
 
-    source = Plan.read(read_recipe(recipe), {"atlas": str(atlas[1])}).source
+    source = TrainingPlan.read(read_recipe(recipe), {"atlas": str(atlas[1])}).source
     case = next(source.cases("validation", torch.device("cpu")))
     nibabel.save(nibabel.Nifti1Image(case.image, case.affine), tmp_path / "scan.nii.gz")
     words = ("adapt", tmp_path / "scan.nii.gz", "--model", model, "--out", tmp_path / "out", "--device", "cpu")
@@ -347,7 +347,7 @@ def test_fine_tuning_beats_the_source_at_another_site(toy, site):
     """The toy network knows bright discs, and is shown the negative of some."""
     shape = {"kind": "unet", "classes": 3, "width": 8}
     model = Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(32, 32)), shape, prior=toy.prior)
-    plan = Plan.read(read_recipe(site))
+    plan = TrainingPlan.read(read_recipe(site))
     settings = replace(TRAIN, iterations=40, validate_every=20, learning_rate=5e-3)
     tuned = train_model(replace(plan, recipe=replace(plan.recipe, train=settings)), start=model)
     examples = replace(plan, preprocessing=model.preprocessing).examples("validation")

@@ -13,7 +13,7 @@ from scantune.errors import InputError
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME
-from scantune.training.sources import Files, Simulated, describe, read_source
+from scantune.training.sources import FileSource, SimulatedSource, describe, read_source
 from tests.simulate.test_simulate import toy_map
 
 BRAIN = COHORTS["contrasts"]
@@ -108,7 +108,7 @@ def test_files_that_cannot_be_paired_are_told(here, files, images, labels, told)
 
 def test_a_pair_is_read_as_a_case_with_its_reference(here):
     write_pair(here / "a_T1w.nii", here / "a_seg.nii")
-    (case,) = Files("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2}).cases("train", CPU)
+    (case,) = FileSource("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2}).cases("train", CPU)
     assert (case.name, case.subject, case.split) == ("a_T1w", "a", "train")
     np.testing.assert_array_equal(case.image, nibabel.load("a_T1w.nii").get_fdata(dtype=np.float32))
     np.testing.assert_array_equal(case.reference, np.asarray(nibabel.load("a_seg.nii").dataobj))
@@ -123,7 +123,7 @@ def test_a_pair_is_read_as_a_case_with_its_reference(here):
 )
 def test_label_maps_that_do_not_belong_are_refused(here, wrong, told):
     write_pair(here / "a_T1w.nii", here / "a_seg.nii", **wrong)
-    files = Files("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2})
+    files = FileSource("*_T1w.nii", "*_seg.nii", {"rim": 1, "core": 2})
     with pytest.raises(InputError, match=told):
         list(files.cases("train", CPU))
 
@@ -132,7 +132,7 @@ def test_label_maps_that_do_not_belong_are_refused(here, wrong, told):
 def test_every_file_is_in_one_split(here, share, chosen):
     for name in "abcdefghij":
         write_pair(here / f"{name}.nii", here / f"{name}_seg.nii")
-    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, validation=share)
+    files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, validation=share)
     train, validation = ([case.name for case in files.cases(split, CPU)] for split in ("train", "validation"))
     assert validation == list(chosen)
     assert sorted(train + validation) == list("abcdefghij")
@@ -223,7 +223,7 @@ def test_all_scans_that_cannot_be_used_are_named_before_the_first_is_read(here, 
         write_pair(here / f"{name}.nii", here / f"{name}_seg.nii", shift=2.0 if name == "e" else 0.0)
     (here / "b.nii").write_bytes((here / "b.nii").read_bytes()[:400])
     (here / "d_seg.nii").write_text("no labels")
-    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2})
+    files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2})
     monkeypatch.setattr("scantune.datasets.files.read_scan", None)
     for split in ("train", "validation"):
         with pytest.raises(InputError, match=r"3 of 6 scans cannot be used.*\n  b: .*\n  d: .*\n  e: .*2 mm away"):
@@ -237,14 +237,14 @@ def test_scans_are_read_before_the_slow_correction_of_the_first(here, monkeypatc
     image, labels = nibabel.load(here / "b.nii"), nibabel.load(here / "e_seg.nii")
     nibabel.save(nibabel.Nifti1Image(np.full(image.shape, 3.0, np.float32), image.affine), here / "b.nii")
     nibabel.save(nibabel.Nifti1Image(np.full(labels.shape, 9, np.uint8), labels.affine), here / "e_seg.nii")
-    files = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
+    files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
     monkeypatch.setattr("scantune.scans.preprocess.without_bias", None)
     for split in ("train", "validation"):
         with pytest.raises(
             InputError, match=r"2 of 6 scans cannot be used.*\n  b: .*every voxel is 3.*\n  e: .*holds 9"
         ):
             files.prepared(split, Preprocessing(size=(8, 8), n4=True), CPU)
-    assert files == Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
+    assert files == FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
 
 
 def test_scans_without_a_reference_cannot_be_trained_on(here):
@@ -259,7 +259,7 @@ def test_scans_without_a_reference_cannot_be_trained_on(here):
 def test_people_in_two_splits_cannot_be_trained_on(here):
     for split in ("train", "validation"):
         write_pair(here / split / f"7_ses-{split}.nii", here / split / f"7_ses-{split}_seg.nii")
-    files = Files("{split}/*n.nii", "{split}/*n_seg.nii", {"rim": 1, "core": 2})
+    files = FileSource("{split}/*n.nii", "{split}/*n_seg.nii", {"rim": 1, "core": 2})
     with pytest.raises(InputError, match=r"1 people have scans in more than one split.*: 7 \(train, validation\)"):
         files.cases("train", CPU)
 
@@ -267,7 +267,7 @@ def test_people_in_two_splits_cannot_be_trained_on(here):
 def test_files_of_a_person_stay_together(here):
     for name in ("1_ses-1", "1_ses-2", "2_ses-1", "2_ses-2"):
         write_pair(here / f"{name}_T1.nii", here / f"{name}_seg.nii")
-    files = Files("*_T1.nii", "*_seg.nii", {"rim": 1, "core": 2}, validation=0.5)
+    files = FileSource("*_T1.nii", "*_seg.nii", {"rim": 1, "core": 2}, validation=0.5)
     assert [case.name for case in files.cases("train", CPU)] == ["1_ses-1_T1", "1_ses-2_T1"]
     sorted_otherwise = replace(files, person=r"ses-\d")
     assert [case.name for case in sorted_otherwise.cases("train", CPU)] == ["1_ses-1_T1", "2_ses-1_T1"]
@@ -283,14 +283,14 @@ def test_a_public_data_set_is_trained_at_its_first_site(study, monkeypatch):
 
 
 def test_the_data_table_tells_files_from_simulation():
-    assert read_source(FILES, WHERE) == Files("*.nii", "*_seg.nii", {"GM": 2})
+    assert read_source(FILES, WHERE) == FileSource("*.nii", "*_seg.nii", {"GM": 2})
     simulated = read_source({"cohort": "contrasts", "train": 3}, WHERE)
-    assert simulated == Simulated("contrasts", train=3)
+    assert simulated == SimulatedSource("contrasts", train=3)
     assert simulated.names() == {"CSF": 1, "GM": 2, "WM": 3}
 
 
 def test_simulated_cases_are_those_of_the_cohort(atlas):
-    source = Simulated("contrasts", train=2, validation=1, slices=1, seed=5, atlas=atlas)
+    source = SimulatedSource("contrasts", train=2, validation=1, slices=1, seed=5, atlas=atlas)
     anatomy = Atlas.load(atlas)
     for split, count in (("train", 2), ("validation", 1)):
         expected = BRAIN.cases(BRAIN.source, split, seed=5, anatomy=anatomy, count=count, slices=1)
@@ -307,7 +307,7 @@ def test_half_of_the_simulated_subjects_are_made_from_label_maps(atlas, tmp_path
     if exported:
         real.save(tmp_path / "real.npz")
     maps = tmp_path / "real.npz" if exported else tmp_path
-    source = Simulated("contrasts", centre=BRAIN.source, train=1, slices=1, atlas=atlas, label_maps=str(maps))
+    source = SimulatedSource("contrasts", centre=BRAIN.source, train=1, slices=1, atlas=atlas, label_maps=str(maps))
     mixture = Atlas.load(atlas).mixed_with(real)
     expected = next(BRAIN.cases(BRAIN.source, "train", anatomy=mixture, count=1, slices=1))
     np.testing.assert_array_equal(next(source.cases("train", CPU)).image, expected.image)
@@ -315,24 +315,26 @@ def test_half_of_the_simulated_subjects_are_made_from_label_maps(atlas, tmp_path
 
 def test_without_an_atlas_the_cohorts_own_anatomy_is_used(atlas, monkeypatch):
     monkeypatch.setitem(COHORTS, "contrasts", replace(BRAIN, anatomy=lambda: Atlas.load(atlas)))
-    ours, theirs = (next(Simulated("contrasts", slices=1, atlas=path).cases("train", CPU)) for path in ("", atlas))
+    ours, theirs = (
+        next(SimulatedSource("contrasts", slices=1, atlas=path).cases("train", CPU)) for path in ("", atlas)
+    )
     np.testing.assert_array_equal(ours.image, theirs.image)
 
 
 def test_a_centre_that_is_not_for_training_is_refused(atlas):
     with pytest.raises(InputError, match="Unknown split 'train' of centre pd-3T. Available: test"):
-        Simulated("contrasts", centre="pd-3T", atlas=atlas).cases("train", CPU)
+        SimulatedSource("contrasts", centre="pd-3T", atlas=atlas).cases("train", CPU)
 
 
 @pytest.mark.parametrize("where", ["atlas", "label_maps"])
 def test_an_atlas_of_another_organ_is_refused(atlas, where):
     with pytest.raises(InputError, match="for the cohort prostate must hold TZ, PZ, but hold CSF, GM, WM"):
-        Simulated("prostate", **{"atlas": atlas, where: atlas}).cases("train", CPU)
+        SimulatedSource("prostate", **{"atlas": atlas, where: atlas}).cases("train", CPU)
 
 
 def test_prepared_cases_keep_their_names(here):
     write_pair(here / "a.nii", here / "a_seg.nii")
-    files, preprocessing = Files("?.nii", "?_seg.nii", {"rim": 1, "core": 2}), Preprocessing(size=(8, 8))
+    files, preprocessing = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}), Preprocessing(size=(8, 8))
     [(name, prepared)] = files.prepared("train", preprocessing, CPU)
     assert name == "a"
     assert prepared.volume.shape == (2, 1, 8, 8)
@@ -342,7 +344,7 @@ def test_prepared_cases_keep_their_names(here):
 def test_every_structure_of_label_maps_can_be_one_of_its_own(tmp_path):
     single = label_maps([toy_map()], STRUCTURE_SCHEME)
     single.save(tmp_path / "maps.npz")
-    source = Simulated("contrasts", train=1, slices=2, label_maps=str(tmp_path / "maps.npz"), structures="single")
+    source = SimulatedSource("contrasts", train=1, slices=2, label_maps=str(tmp_path / "maps.npz"), structures="single")
     assert source.names() == {region.structure: value for value, region in STRUCTURE_SCHEME.items()}
     expected = next(BRAIN.cases(BRAIN.source, "train", anatomy=single, count=1, slices=2))
     case = next(source.cases("train", CPU))
@@ -351,15 +353,15 @@ def test_every_structure_of_label_maps_can_be_one_of_its_own(tmp_path):
 
 
 def test_numbers_that_are_not_given_are_the_centres_own(atlas):
-    source = Simulated("contrasts", slices=1, atlas=atlas)
+    source = SimulatedSource("contrasts", slices=1, atlas=atlas)
     splits = BRAIN.centres[BRAIN.source].splits
     assert sum(1 for _ in source.cases("validation", CPU)) == splits["validation"]
-    whole = next(Simulated("contrasts", atlas=atlas).cases("train", CPU))
+    whole = next(SimulatedSource("contrasts", atlas=atlas).cases("train", CPU))
     assert whole.shape[2] == BRAIN.centres[BRAIN.source].protocol.slices
 
 
 def test_a_source_can_keep_its_scans(atlas, tmp_path, monkeypatch):
-    source = Simulated("contrasts", train=1, slices=1, atlas=atlas, cache=str(tmp_path / "kept"))
+    source = SimulatedSource("contrasts", train=1, slices=1, atlas=atlas, cache=str(tmp_path / "kept"))
     first = next(source.cases("train", CPU))
     assert len(list((tmp_path / "kept").iterdir())) == 1
     monkeypatch.setattr(Cohort, "_case", None)  # nothing is simulated any more
@@ -367,11 +369,13 @@ def test_a_source_can_keep_its_scans(atlas, tmp_path, monkeypatch):
 
 
 def test_no_folder_of_the_machine_is_recorded():
-    simulated = Simulated("contrasts", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7, cache="/data/kept")
+    simulated = SimulatedSource(
+        "contrasts", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7, cache="/data/kept"
+    )
     record = describe(simulated)
     assert (record["atlas"], record["label_maps"], record["train"]) == ("atlas.npz", "maps", 7)
     assert record["cache"] == "kept"
-    files = describe(Files("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
+    files = describe(FileSource("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
     expected = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}
     assert files == expected | {"person": "", "cache": ""}
     table = {"dataset": "folder", "root": "/data/study", "images": "/else/*.nii", "seed": 3}

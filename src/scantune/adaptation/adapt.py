@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.guarded_run import Stop, decide, run, survey, watch
-from scantune.adaptation.input import BrainMask, Patient
+from scantune.adaptation.guarded_run import Stop, decide, predict, run, watch
+from scantune.adaptation.input import AdaptationInput, BrainMask
 from scantune.adaptation.loop import Course, OnStep, Schedule
-from scantune.adaptation.result import Result, Survey
+from scantune.adaptation.result import Prediction, Result
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
 from scantune.config.settings import require_seed
 from scantune.errors import InputError
 from scantune.methods import Equipment, Method, find_method
 from scantune.model.model import Model
-from scantune.networks import AdaptableNetwork, Helper, lay_out
+from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.runtime.devices import find_device
 from scantune.scans.io import Case
@@ -96,7 +96,7 @@ def adapt(
     where = find_device(str(device))
     method = method or (network.task if isinstance(network, Model) else Segmentation).method
     kind = find_method(method) if isinstance(method, str) else method
-    patient = Patient.of(network, scan, mask, brain_mask)
+    patient = AdaptationInput.of(network, scan, mask, brain_mask)
     volume = patient.volume.to(where)
     source, task = _source(network, volume, where, seed)
     if isinstance(network, Model):
@@ -107,7 +107,7 @@ def adapt(
         prior = prior.to(where)
     runner = kind(Equipment(task, prior, helpers or {}), options)
     schedule = _schedule(runner, preset, steps, batch)
-    before = survey(source, volume, task, prior)
+    before = predict(source, volume, task, prior)
     _require_sense(before, prior)
     watched = watch(source, volume, before, prior, stop) if guard else None
     done = run(runner, source, volume, schedule, watched if preset == "fast" else None, seed, on_step, warm)
@@ -115,8 +115,8 @@ def adapt(
     adapted, after, state = source, before, {}
     if decision.action == "kept" and done.course.state:
         adapted, state = done.network, done.course.state if runner.serves_site else {}
-        after = survey(adapted, volume, task, prior)
-    lay_out(adapted, "channels first")
+        after = predict(adapted, volume, task, prior)
+    set_memory_layout(adapted, "channels first")
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),
@@ -135,7 +135,7 @@ def adapt(
     return Result(adapted, before, after, trace, decision, patient.case, patient.prepared, labels, facts, state)
 
 
-def _require_sense(before: Survey, prior: FieldOfExperts | None) -> None:
+def _require_sense(before: Prediction, prior: FieldOfExperts | None) -> None:
     """Check that the source network has an answer to the scan, of the structures that the calibration knows."""
     if not torch.isfinite(before.probabilities).all():
         raise InputError(
@@ -170,7 +170,7 @@ def _coverage(prior: FieldOfExperts | None, volume: Volume) -> list[str]:
     return [] if known is None else known.remarks(len(volume.images), volume.padding)
 
 
-def _calibrated(prior: FieldOfExperts | None, before: Survey, after: Survey) -> dict[str, Any]:
+def _calibrated(prior: FieldOfExperts | None, before: Prediction, after: Prediction) -> dict[str, Any]:
     """How a calibrated prior reads the scan, before and after."""
     known = None if prior is None else prior.calibration
     if known is None or before.energy is None or after.energy is None:
@@ -205,9 +205,9 @@ def _source(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         source = AdaptableNetwork.around(deepcopy(plain)).to(device).eval()
-    lay_out(source, "channels last")
+    set_memory_layout(source, "channels last")
     if not _runs(source, volume.images[:1]):
-        lay_out(source, "channels first")
+        set_memory_layout(source, "channels first")
     if isinstance(network, Model):
         return source, network.task
     return source, Segmentation.detect(source, volume.images[:1])

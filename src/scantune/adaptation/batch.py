@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
 from scantune.adaptation.scan_run import AdaptSettings, ScanRun
@@ -30,7 +30,7 @@ def adapt_scans(
     overwrite: bool = False,
     pages: bool = True,
     workers: int | None = 1,
-    observer: Observer | None = None,
+    observer: ScanObserver | None = None,
     brain_masks: Mapping[Path, Path] | None = None,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
@@ -63,7 +63,7 @@ def adapt_scans(
     require_writable(Path(out))
     folder = OutputFolder(Path(out))
     masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
-    run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or Observer(), masks)
+    run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
     _require_sound(run)
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     todo = {name: path for name, path in named.items() if name not in done}

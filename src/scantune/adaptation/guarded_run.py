@@ -11,22 +11,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Decision, Guard, Judge, Look, Rules, Verdict
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, Resemblance
+from scantune.adaptation.guard.base import Decision, Guard, Judge, Rules, StabilityReading, Verdict
+from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
 from scantune.adaptation.guard.stability import Scout
 from scantune.adaptation.loop import Brakes, Course, OnStep, Schedule, objective_at, optimise
-from scantune.adaptation.result import Survey
+from scantune.adaptation.result import Prediction
 from scantune.experts import Recorder
-from scantune.methods import Latest, Method
+from scantune.methods import Method, OutputCache
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics, sufficient
 from scantune.runtime.threads import threads_for
-from scantune.scans.volume import Batch, Volume, together
+from scantune.scans.volume import Batch, Volume, batch_size
 from scantune.tasks import Task
 
 
 @torch.no_grad()
-def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> Survey:
+def predict(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> Prediction:
     """Predicts a whole volume and takes its energies, in one pass."""
     probabilities: list[Tensor] = []
     maps: dict[str, list[Tensor]] = {}
@@ -40,7 +40,7 @@ def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts
 
     threads = threads_for(network, volume.images)
     with Recorder(network, [] if prior is None else prior.layers()) as record:
-        batches = volume.batches(together(volume.images))
+        batches = volume.batches(batch_size(volume.images))
         for predicted, found, statistics in map(look, batches) if threads is None else threads.each(look, batches):
             probabilities.append(predicted)
             for name, value in found.items():
@@ -48,7 +48,7 @@ def survey(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts
             for key, value in statistics.items():
                 total[key] = total.get(key, 0) + value.double()
     energies = {} if prior is None else prior.energies(sufficient(total))
-    return Survey(
+    return Prediction(
         torch.cat(probabilities),
         task,
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
@@ -87,7 +87,7 @@ class Watch:
             energy = self.weigh(network)
         return self.guard.verdict(self.look(network, output), energy)
 
-    def brakes(self, network: nn.Module, steps: int, elsewhere: bool, latest: Latest) -> Brakes:
+    def brakes(self, network: nn.Module, steps: int, elsewhere: bool, latest: OutputCache) -> Brakes:
         """For a run of this network; a start elsewhere than at the source is judged as a step is."""
         every = max(steps // LOOKS, 1)
         latest.slices = self.slices
@@ -118,7 +118,7 @@ class Run:
 def watch(
     source: AdaptableNetwork,
     volume: Volume,
-    before: Survey,
+    before: Prediction,
     prior: FieldOfExperts | None,
     stop: Stop = "stable",
 ) -> Watch:
@@ -137,12 +137,12 @@ def watch(
     return _by_stability(source, volume, before, prior, Rules(**patient), stop)
 
 
-def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Survey, rules: LikenessRules) -> Watch:
+def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Prediction, rules: LikenessRules) -> Watch:
     """A deformation can be improved for typical scans, too: none is needless."""
     labels = before.prediction
 
-    def look(network: nn.Module, _output: Tensor | None = None) -> Resemblance:
-        return Resemblance.of(network, volume, before.task, labels, before.structures, source.channels)
+    def look(network: nn.Module, _output: Tensor | None = None) -> SimilarityReading:
+        return SimilarityReading.of(network, volume, before.task, labels, before.structures, source.channels)
 
     return Watch(look, LikenessGuard(look(source), rules))
 
@@ -150,7 +150,7 @@ def _by_likeness(source: AdaptableNetwork, volume: Volume, before: Survey, rules
 def _by_stability(
     source: AdaptableNetwork,
     volume: Volume,
-    before: Survey,
+    before: Prediction,
     prior: FieldOfExperts | None,
     rules: Rules,
     stop: Stop,
@@ -158,7 +158,7 @@ def _by_stability(
     scout = Scout.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
     labels = scout.labels(source, before.probabilities[list(scout.chosen)])
     known = None if prior is None else prior.calibration
-    guard = Guard(Look.at(labels, before.structures), rules, known, before.energy)
+    guard = Guard(StabilityReading.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
     if known is not None and before.energy is not None:
         level = known.typical if stop == "typical" else level
@@ -169,15 +169,15 @@ def _by_stability(
     if before.structures == 1 and before.energy is not None:
         weigh = partial(_energy, volume=volume, task=before.task, prior=prior)
 
-    def look(network: nn.Module, output: Tensor | None = None) -> Look:
+    def look(network: nn.Module, output: Tensor | None = None) -> StabilityReading:
         own = None if output is None else before.task.probabilities(output).float()
-        return Look.at(scout.labels(network, own), before.structures, labels[0])
+        return StabilityReading.at(scout.labels(network, own), before.structures, labels[0])
 
     return Watch(look, guard, level, needless, weigh, scout.chosen)
 
 
 def _energy(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> float | None:
-    return survey(network, volume, task, prior).energy
+    return predict(network, volume, task, prior).energy
 
 
 def run(

@@ -24,7 +24,7 @@ LEAST_ZERO = 0.2
 
 
 @dataclass(frozen=True)
-class Patient:
+class AdaptationInput:
     """The input of a run.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scantune.scans.outputs import Entry
+from scantune.scans.outputs import ManifestEntry
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Outcome:
 
     name: str
     status: Literal["done", "already done", "failed"]
-    entry: Entry
+    entry: ManifestEntry
 
     @property
     def is_bad_input(self) -> bool:
@@ -27,7 +27,7 @@ class Outcome:
         return self.status == "failed" and "traceback" not in self.entry
 
 
-class Observer:
+class ScanObserver:
     """Looks on while scans are adapted; this one does nothing."""
 
     def begin(self, names: Sequence[str], at_once: int = 1) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scantune.errors import ScanError
-from scantune.scans.outputs import FORMAT, MANIFEST, OUTPUTS, Entry, finite, output_name, read_manifest
+from scantune.scans.outputs import FORMAT, MANIFEST, OUTPUTS, ManifestEntry, finite, output_name, read_manifest
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OutputFolder:
             if list(ordered) != list(scans):
                 write_text(self.path / MANIFEST, _json(manifest | {"scans": ordered}))
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ManifestEntry:
         """Return what the manifest tells about a scan; nothing where it does not know the scan."""
         return dict(read_manifest(self.path)["scans"].get(name, {}))
 
@@ -66,7 +66,7 @@ class OutputFolder:
                     "output folder, or use --overwrite to replace it."
                 )
 
-    def note(self, name: str, entry: Entry, head: Mapping[str, Any]) -> None:
+    def note(self, name: str, entry: ManifestEntry, head: Mapping[str, Any]) -> None:
         """Renew the manifest; after a failure, results of an earlier run that are still there stay described.
 
         What an earlier run wrote and a run that is done did not, such as a page, is removed: it shows another result.

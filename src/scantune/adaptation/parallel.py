@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.scan_run import ScanRun
 from scantune.errors import InputError
 from scantune.runtime.processes import choose_gpu, cores, when_gone
@@ -183,7 +183,7 @@ class Team:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = max(cores() // self.size, 1)
-        light = replace(self.run, observer=Observer())  # a copy, without the model that is loaded
+        light = replace(self.run, observer=ScanObserver())  # a copy, without the model that is loaded
         process = context.Process(target=_work, args=(theirs, light, threads, len(self.members)), daemon=True)
         with _unheard():
             process.start()
@@ -215,7 +215,7 @@ def _unheard() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Relay(Observer):
+class _Relay(ScanObserver):
     """Sends word of every step to the process that asked for the work."""
 
     def __init__(self, pipe: Connection) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scantune.adaptation.guard.base import Decision
-from scantune.errors import InputError, told
+from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
 from scantune.runtime.memory import peak_memory_mb_of_process
 from scantune.scans.displacement import native_displacement
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Survey:
+class Prediction:
     """A network's view of a scan.
 
     Args:
@@ -80,8 +80,8 @@ class Result:
     """
 
     network: AdaptableNetwork
-    source: Survey
-    adapted: Survey
+    source: Prediction
+    adapted: Prediction
     trace: list[dict[str, Any]]
     decision: Decision
     case: Case | None = None
@@ -115,7 +115,7 @@ class Result:
         """How long the adaptation took."""
         return float(self.facts["seconds"])
 
-    def _on_own_grid(self, survey: Survey) -> Any:
+    def _on_own_grid(self, survey: Prediction) -> Any:
         return survey.prediction if self.prepared is None else self.prepared.to_native(survey.probabilities)
 
     def manifest_entry(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Result:
             write_case(folder / name, self.view(entry))
         except Exception as error:
             _log.debug("The page %s failed", folder / name, exc_info=True)
-            return entry | {"page_failure": told(error, f"{folder / name} could not be written")}
+            return entry | {"page_failure": describe_error(error, f"{folder / name} could not be written")}
         return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
 
 

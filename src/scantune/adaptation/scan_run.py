@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scantune import __version__
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
-from scantune.errors import InputError, told
-from scantune.scans.outputs import Entry, read_manifest
+from scantune.errors import InputError, describe_error
+from scantune.scans.outputs import ManifestEntry, read_manifest
 
 if TYPE_CHECKING:
     from scantune.adaptation.site import Site
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FAILED: Entry = {"status": "failed", "decision": "failed"}
+_FAILED: ManifestEntry = {"status": "failed", "decision": "failed"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ScanRun:
     settings: AdaptSettings
     overwrite: bool
     pages: bool
-    observer: Observer
+    observer: ScanObserver
     masks: Mapping[str, Path] = field(default_factory=dict)
 
     @cached_property
@@ -110,7 +110,7 @@ class ScanRun:
 
     def adapt(self, name: str, path: Path) -> Outcome:
         """Adapt to one scan and note in the manifest what came of it, a failure included."""
-        entry: Entry = self._asked(name, path)
+        entry: ManifestEntry = self._asked(name, path)
         try:
             if not self.overwrite:
                 self.out.protect(name, entry["input_hash"])
@@ -120,7 +120,7 @@ class ScanRun:
         except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
             _log.debug("Adapting to %s failed", path, exc_info=True)
             lines = "".join(traceback.format_exception(error)).splitlines()
-            reason = told(error, f"{path} could not be adapted to")
+            reason = describe_error(error, f"{path} could not be adapted to")
             entry |= _FAILED | {"reason": reason, "traceback": lines}
         return self._noted(name, entry)
 
@@ -128,11 +128,11 @@ class ScanRun:
         """Note in the manifest that a scan failed for a reason that lies in no code of ours."""
         return self._noted(name, self._asked(name, path) | _FAILED | {"reason": reason, "traceback": []})
 
-    def _noted(self, name: str, entry: Entry) -> Outcome:
+    def _noted(self, name: str, entry: ManifestEntry) -> Outcome:
         self.out.note(name, entry, self._head())
         return Outcome(name, entry["status"], entry)
 
-    def _asked(self, name: str, path: Path) -> Entry:
+    def _asked(self, name: str, path: Path) -> ManifestEntry:
         """Return what decides the result: the scan, its brain mask, the model and the settings."""
         mask = self.masks.get(name)
         return {
@@ -152,12 +152,12 @@ class ScanRun:
             written = write_folder_index(self.out.path, read_manifest(self.out.path)["scans"])
         except Exception as error:  # every result is written and noted by now
             _log.debug("The index of %s failed", self.out.path, exc_info=True)
-            return self.observer.remark(told(error, "The index of the pages could not be written"))
+            return self.observer.remark(describe_error(error, "The index of the pages could not be written"))
         if not written:
             self.observer.remark("There is no index of the pages: index.html is another program's, and left alone.")
         return None
 
-    def _results(self, name: str, path: Path, asked: Entry) -> Entry:
+    def _results(self, name: str, path: Path, asked: ManifestEntry) -> ManifestEntry:
         """Adapt to a scan, write its segmentations and page, and return what the result tells about itself."""
         import torch
 

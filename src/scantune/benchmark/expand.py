@@ -13,10 +13,10 @@ from scantune.benchmark.jobs.scoring import common_structures
 from scantune.benchmark.test_scans import Trial, at_site, sites, training_site, trials
 from scantune.errors import InputError
 from scantune.evaluation.rows import WHOLE
-from scantune.training.case_sources import Source
+from scantune.training.case_sources import CaseSource
 from scantune.training.helpers import TRAINERS
-from scantune.training.plan import Plan
-from scantune.training.sources import Simulated
+from scantune.training.plan import TrainingPlan
+from scantune.training.sources import SimulatedSource
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class _Expansion:
             raise InputError(f"The experiment {self.experiment.name} has no scan to test with.")
         return Graph(tuple(jobs))
 
-    def _cached(self, source: Source) -> Source:
-        return replace(source, cache=self.cache) if isinstance(source, Simulated) and not source.cache else source
+    def _cached(self, source: CaseSource) -> CaseSource:
+        return replace(source, cache=self.cache) if isinstance(source, SimulatedSource) and not source.cache else source
 
-    def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, Source]]]:
+    def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, CaseSource]]]:
         """The centres in question, and where their scans come from in each fold."""
-        there: dict[str, list[tuple[Fold, Source]]] = {}
+        there: dict[str, list[tuple[Fold, CaseSource]]] = {}
         for fold in folds:
-            here: dict[str, Source] = {}
+            here: dict[str, CaseSource] = {}
             for source in fold.tested:
                 here |= {site: source for site in sites(source) if site not in here}
             for site, source in here.items():
@@ -129,21 +129,21 @@ class _Expansion:
                 )
         return {site: turns for site, turns in there.items() if not wanted or site in wanted}
 
-    def _trials(self, turns: Sequence[tuple[Fold, Source]], site: str) -> list[tuple[Fold, Source, Trial]]:
+    def _trials(self, turns: Sequence[tuple[Fold, CaseSource]], site: str) -> list[tuple[Fold, CaseSource, Trial]]:
         """The scans of a centre, its people counted through all folds."""
 
-        def make() -> list[tuple[Fold, Source, Trial]]:
-            found: list[tuple[Fold, Source, Trial]] = []
+        def make() -> list[tuple[Fold, CaseSource, Trial]]:
+            found: list[tuple[Fold, CaseSource, Trial]] = []
             for fold, source in turns:
                 first = 1 + max((trial.number for *_, trial in found), default=-1)
                 here = trials(source, site)
                 found += [(fold, source, replace(t, number=t.number + first) if first else t) for t in here]
             return found
 
-        made: list[tuple[Fold, Source, Trial]] = self._once(("trials", site), make)
+        made: list[tuple[Fold, CaseSource, Trial]] = self._once(("trials", site), make)
         return made
 
-    def _row(self, name: str, row: RowTable, seed: int, fold: Fold, source: Source, trial: Trial) -> Adaptation:
+    def _row(self, name: str, row: RowTable, seed: int, fold: Fold, source: CaseSource, trial: Trial) -> Adaptation:
         table, adapt = self.experiment.table, self.experiment.adapt
         supervised = row.method == SUPERVISED
         network = self._network(row.network, seed, fold)
@@ -171,18 +171,18 @@ class _Expansion:
             score=table.score,
             watch=table.watch,
             keep=trial.number < table.keep,
-            cohort=source.cohort if isinstance(source, Simulated) else getattr(source, "name", "files"),
+            cohort=source.cohort if isinstance(source, SimulatedSource) else getattr(source, "name", "files"),
             row=name,
             tier=str(table.tier),
             fold=fold.name,
         )
 
-    def _labels(self, source: Source) -> dict[str, int]:
+    def _labels(self, source: CaseSource) -> dict[str, int]:
         found: dict[str, int] = self._once(("labels", id(source)), source.names)
         return found
 
-    def _plan(self, source: Source) -> Plan:
-        plan: Plan = self._once(("plan",), lambda: Plan.read(self.experiment.recipe))
+    def _plan(self, source: CaseSource) -> TrainingPlan:
+        plan: TrainingPlan = self._once(("plan",), lambda: TrainingPlan.read(self.experiment.recipe))
         return replace(plan, source=source)
 
     def _network(self, augment: str, seed: int, fold: Fold) -> Training:
@@ -198,7 +198,7 @@ class _Expansion:
         made: Training = self._once(("network", augment, seed, fold.name), make)
         return made
 
-    def _supervised(self, start: Training, source: Source, site: str, seed: int, fold: Fold) -> FineTuning:
+    def _supervised(self, start: Training, source: CaseSource, site: str, seed: int, fold: Fold) -> FineTuning:
         def make() -> FineTuning:
             train = replace(self.experiment.supervised(), seed=seed)
             plan = replace(self._plan(at_site(source, site)), recipe=replace(self.experiment.recipe, train=train))

@@ -13,7 +13,7 @@ from scantune.config.settings import PriorSettings, TrainSettings, settings_from
 from scantune.errors import InputError
 from scantune.methods import find_method
 from scantune.tasks import Segmentation, find_task
-from scantune.training.case_sources import Source
+from scantune.training.case_sources import CaseSource
 from scantune.training.sources import read_source
 
 
@@ -98,7 +98,7 @@ class Experiment:
         """The same with single entries of its tables replaced, however deep."""
         return self.of(_merged(self.tables, tables), self.name)
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CaseSource]:
         """Where scans come from; networks are trained on the first."""
         further = [read_source(table, f"[tests.{name}] of {self.name}") for name, table in self.recipe.tests.items()]
         return [read_source(self.recipe.data, f"[data] of {self.name}"), *further]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scantune.datasets import DATASETS
-from scantune.training.case_sources import FromDataSet, Source
+from scantune.training.case_sources import CaseSource, DataSetSource
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Fold:
     """
 
     name: str
-    home: Source
-    tested: tuple[Source, ...]
+    home: CaseSource
+    tested: tuple[CaseSource, ...]
 
 
-def folds_of(sources: Sequence[Source]) -> list[Fold]:
+def folds_of(sources: Sequence[CaseSource]) -> list[Fold]:
     """All turns of an experiment, so that every person is tested once.
 
     A data set has as many folds as its adapter says, or one where its option `fold` was given. Where data sets have
@@ -42,14 +42,14 @@ def folds_of(sources: Sequence[Source]) -> list[Fold]:
     return turns
 
 
-def _count(source: Source) -> int:
-    if not isinstance(source, FromDataSet) or "fold" in source.options:
+def _count(source: CaseSource) -> int:
+    if not isinstance(source, DataSetSource) or "fold" in source.options:
         return 1
     return DATASETS[source.name].folds
 
 
-def _at(source: Source, number: int, count: int) -> Source:
+def _at(source: CaseSource, number: int, count: int) -> CaseSource:
     """The source in a turn; one with fewer folds begins anew, as far as networks are concerned."""
-    if count == 1 or not isinstance(source, FromDataSet):
+    if count == 1 or not isinstance(source, DataSetSource):
         return source
     return replace(source, options={**source.options, "fold": (number - 1) % count + 1})

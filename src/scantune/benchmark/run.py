@@ -12,7 +12,7 @@ from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, Job
 from scantune.benchmark.store import Store
 from scantune.config.toml import toml
-from scantune.evaluation.rows import ROWS, Row, read_rows, write_parquet, write_rows
+from scantune.evaluation.rows import ROWS, ScoreRow, read_rows, write_parquet, write_rows
 from scantune.scans.io import write_text
 from scantune.scans.outputs import require_writable
 
@@ -20,7 +20,7 @@ TICK = 0.5
 """Seconds between two looks at how far running jobs are."""
 
 
-class Observer:
+class BenchObserver:
     """Looks on while jobs are done; this one does nothing."""
 
     def begin(self, jobs: Sequence[Job], done: int) -> None:
@@ -37,7 +37,7 @@ class Observer:
 
 
 @dataclass
-class Summary:
+class BenchSummary:
     """What became of a run.
 
     Attributes:
@@ -48,7 +48,7 @@ class Summary:
         failed: Those that failed, and those that could not begin because of it, with the reasons.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ScoreRow] = field(default_factory=list)
     jobs: int = 0
     already: int = 0
     done: int = 0
@@ -65,8 +65,8 @@ def bench(
     out: Path | str,
     engine: Callable[[Store], Engine] | None,
     selection: Selection | None = None,
-    observer: Observer | None = None,
-) -> Summary:
+    observer: BenchObserver | None = None,
+) -> BenchSummary:
     """Do the jobs of an experiment that are not done yet.
 
     Args:
@@ -90,10 +90,10 @@ def bench(
         write_text(folder / "experiment.toml", experiment_text(full))
         ledger = Ledger(store, graph)
         left = missing(jobs, store)
-        summary = Summary(jobs=len(jobs), already=len(jobs) - len(left))
+        summary = BenchSummary(jobs=len(jobs), already=len(jobs) - len(left))
         ledger.write()
         if engine is not None:
-            Work(store, ledger, observer or Observer(), summary).do(left, engine)
+            Work(store, ledger, observer or BenchObserver(), summary).do(left, engine)
         summary.rows = ledger.rows()
         write_parquet(folder / "rows.parquet", summary.rows)
     return summary
@@ -120,9 +120,9 @@ class Ledger:
 
     def __init__(self, store: Store, graph: Graph) -> None:
         self.store, self.graph = store, graph
-        self.known: dict[str, list[Row]] = {}
+        self.known: dict[str, list[ScoreRow]] = {}
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScoreRow]:
         """All rows there are, under the names that the experiment gives them."""
         return [
             replace(row, method=job.row, tier=job.tier, cohort=job.cohort)
@@ -134,7 +134,7 @@ class Ledger:
         """Make the file of all rows anew."""
         write_rows(self.store.folder / ROWS, self.rows())
 
-    def _of(self, job: Adaptation) -> list[Row]:
+    def _of(self, job: Adaptation) -> list[ScoreRow]:
         if job.key not in self.known:
             if not self.store.has(job.key):
                 return []
@@ -152,7 +152,7 @@ class Work:
         summary: Is told what became of the jobs.
     """
 
-    def __init__(self, store: Store, ledger: Ledger, observer: Observer, summary: Summary) -> None:
+    def __init__(self, store: Store, ledger: Ledger, observer: BenchObserver, summary: BenchSummary) -> None:
         self.store, self.ledger, self.observer, self.summary = store, ledger, observer, summary
         self.finished: set[str] = set()
         self.broken: dict[str, Job] = {}

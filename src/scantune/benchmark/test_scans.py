@@ -17,8 +17,8 @@ from scantune.scans.io import Case
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import VERSION
 from scantune.training.cache import case_key
-from scantune.training.case_sources import SPLITS, FromDataSet, Listed, Source
-from scantune.training.sources import Simulated
+from scantune.training.case_sources import SPLITS, CaseSource, DataSetSource, ListedSource
+from scantune.training.sources import SimulatedSource
 
 TEST = "test"
 
@@ -51,7 +51,7 @@ class Trial(ABC):
 class SimulatedTrial(Trial):
     """A person of a simulated cohort, in one of the anatomy's states."""
 
-    source: Simulated
+    source: SimulatedSource
     state: int
 
     @property
@@ -82,67 +82,67 @@ class ListedTrial(Trial):
 
 
 @functools.lru_cache(maxsize=4)
-def _same(source: Simulated) -> Simulated:
+def _same(source: SimulatedSource) -> SimulatedSource:
     """The first source that equals this one, with the anatomy that it has made already."""
     return source
 
 
-def sites(source: Source) -> list[str]:
+def sites(source: CaseSource) -> list[str]:
     """Every site with scans to test with, the training site first where it is known."""
-    if isinstance(source, Simulated):
+    if isinstance(source, SimulatedSource):
         return [name for name, centre in source.known.centres.items() if TEST in centre.splits]
     return list(dict.fromkeys(entry.site for entry in _tested(source)))
 
 
-def training_site(source: Source) -> str:
+def training_site(source: CaseSource) -> str:
     """The site that networks are trained at; empty where there is no one site."""
-    if isinstance(source, Simulated):
+    if isinstance(source, SimulatedSource):
         return source.centre or source.known.source
-    if isinstance(source, FromDataSet):
+    if isinstance(source, DataSetSource):
         known = source.site or source.dataset().sites[:1]
         return known[0] if len(known) == 1 else ""
     return ""
 
 
-def trials(source: Source, site: str) -> list[Trial]:
+def trials(source: CaseSource, site: str) -> list[Trial]:
     """The scans to test with of a site, in an order that does not depend on the file system."""
-    if isinstance(source, Simulated):
+    if isinstance(source, SimulatedSource):
         return [*_simulated(source, site)]
     entries = [entry for entry in _tested(source) if entry.site == site]
     people = list(dict.fromkeys(entry.subject for entry in entries))
     return [ListedTrial(site, people.index(entry.subject), _key(entry), entry) for entry in entries]
 
 
-def at_site(source: Source, site: str) -> Source:
+def at_site(source: CaseSource, site: str) -> CaseSource:
     """The source with its training and validation scans of another site.
 
     Raises:
         InputError: There are none.
     """
-    if isinstance(source, Simulated):
+    if isinstance(source, SimulatedSource):
         missing = [split for split in SPLITS if split not in source.known.centres[site].splits]
         if missing:
             raise InputError(f"The centre {site} of cohort {source.cohort} has no people for {missing[0]}.")
         return replace(source, centre=site, train=None, validation=None)
-    if isinstance(source, FromDataSet):
+    if isinstance(source, DataSetSource):
         return replace(source, site=(site,))
     raise InputError(f"The scans of {site} cannot be told from others to train on; describe them as a data set.")
 
 
-def identity(source: Source, preprocessing: Preprocessing) -> str:
+def identity(source: CaseSource, preprocessing: Preprocessing) -> str:
     """A hash of what decides how the training and validation scans of a source look, wherever they lie.
 
     Raises:
         InputError: Scans are missing or cannot be used.
     """
-    if isinstance(source, Simulated):
+    if isinstance(source, SimulatedSource):
         centre = source.known.centres[source.centre or source.known.source]
         counts: dict[str, int | None] = {
             split: centre.splits.get(split) if getattr(source, split) is None else getattr(source, split)
             for split in SPLITS
         }
         return _digest({**_origin(source), "centre": repr(centre.protocol), **counts})
-    if not isinstance(source, Listed):
+    if not isinstance(source, ListedSource):
         raise InputError(f"An experiment needs scans that can be listed, got {type(source).__name__}.")
     listed: dict[str, list[str]] = {
         split: [case_key(entry, preprocessing) for entry in source.entries(split)] for split in SPLITS
@@ -150,7 +150,7 @@ def identity(source: Source, preprocessing: Preprocessing) -> str:
     return _digest({"names": source.names(), **listed})
 
 
-def _simulated(source: Simulated, site: str) -> Sequence[Trial]:
+def _simulated(source: SimulatedSource, site: str) -> Sequence[Trial]:
     cohort = source.known
     centre = cohort.centres[site]
     own = not (source.atlas or source.label_maps)
@@ -164,7 +164,7 @@ def _simulated(source: Simulated, site: str) -> Sequence[Trial]:
     ]
 
 
-def _origin(source: Simulated) -> dict[str, Any]:
+def _origin(source: SimulatedSource) -> dict[str, Any]:
     """What all people of a source share: their kind, the simulator's version, and the files they are made from."""
     record = {name: value for name, value in asdict(source).items() if name not in ("centre", "cache", *SPLITS)}
     files = {name: _contents(Path(record[name])) for name in ("atlas", "label_maps") if record[name]}
@@ -179,9 +179,9 @@ def _contents(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _tested(source: Source) -> list[Entry]:
+def _tested(source: CaseSource) -> list[Entry]:
     """Labelled scans that are put aside for tests; of a data set without splits, those of other sites."""
-    if not isinstance(source, Listed):
+    if not isinstance(source, ListedSource):
         raise InputError(f"An experiment needs scans that can be listed, got {type(source).__name__}.")
     entries = source.dataset().entries()
     home = training_site(source)

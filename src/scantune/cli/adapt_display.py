@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scantune.adaptation.outcomes import Observer, Outcome
+from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.cli.console import ScanBar, duration, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
 
 
-class Display(ScanBar, Observer):
+class Display(ScanBar, ScanObserver):
     """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
 
     def __init__(self, to: Console) -> None:

@@ -11,7 +11,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 from scantune.errors import InputError
 
 if TYPE_CHECKING:
-    from scantune.benchmark.run import Summary
+    from scantune.benchmark.run import BenchSummary
 
 SOME_FAILED = 3
 FROM_EXPERIMENT = "(default: the experiment's)"
@@ -57,7 +57,7 @@ class Bench:
                 f"--dataset and --root belong together, one folder for each data set, got {len(self.dataset)} and "
                 f"{len(self.root)}."
             )
-        from scantune.benchmark.engines import ENGINES, Settings
+        from scantune.benchmark.engines import ENGINES, EngineSettings
         from scantune.benchmark.expand import Selection
         from scantune.benchmark.experiment import Experiment
         from scantune.benchmark.run import bench
@@ -66,7 +66,7 @@ class Bench:
 
         datasets = list(zip(self.dataset, self.root, strict=True))
         experiment = Experiment.read(self.experiment, self.set, datasets)
-        settings = Settings(self.workers, self.threads, self.device)
+        settings = EngineSettings(self.workers, self.threads, self.device)
         engine = None if self.collect else functools.partial(ENGINES[self.engine], settings=settings)
         selection = Selection(self.methods, self.centres, self.seeds, self.count)
         with BenchDisplay(terminal.console(stderr=True)) as display:
@@ -77,7 +77,7 @@ class Bench:
         self._tell(summary)
         return SOME_FAILED if summary.failed else 0
 
-    def _tell(self, summary: "Summary") -> None:
+    def _tell(self, summary: "BenchSummary") -> None:
         from scantune.cli import console as terminal
 
         screen, errors = terminal.console(), terminal.console(stderr=True)

@@ -14,16 +14,16 @@ from rich.text import Text
 
 from scantune.benchmark.engines import Ended
 from scantune.benchmark.jobs import Job
-from scantune.benchmark.run import Observer
+from scantune.benchmark.run import BenchObserver
 from scantune.benchmark.store import Store
 from scantune.cli.console import duration, number, say
-from scantune.evaluation.rows import MEAN, Row
+from scantune.evaluation.rows import MEAN, ScoreRow
 
 EVERY = 60.0
 """Seconds between two lines where there is no terminal to draw in."""
 
 
-class BenchDisplay(Observer):
+class BenchDisplay(BenchObserver):
     """A line of counts with the running jobs under it; where there is no terminal, a line now and then."""
 
     def __init__(self, to: Console) -> None:
@@ -95,7 +95,7 @@ class BenchDisplay(Observer):
         return lines
 
 
-def bench_table(rows: Sequence[Row], score: str) -> Table:
+def bench_table(rows: Sequence[ScoreRow], score: str) -> Table:
     """Mean Dice by row and centre, over people; scans of a person and training runs are averaged first."""
     structure = score if any(row.structure == score for row in rows) else MEAN
     people: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -10,12 +10,12 @@ from rich.table import Table
 from scantune.cli.console import say
 
 if TYPE_CHECKING:
-    from scantune.check import Report, Span
+    from scantune.check import CheckReport, Span
 
 _MOST = 8  # labels or names that are told one by one
 
 
-def show_report(to: Console, report: "Report") -> None:
+def show_report(to: Console, report: "CheckReport") -> None:
     """Show the groups, the labels, the problems and the notes."""
     from scantune.datasets.inspect import NOTES
 
@@ -34,7 +34,7 @@ def show_report(to: Console, report: "Report") -> None:
         say(to, f"  {name}: {reason}")
 
 
-def group_table(report: "Report") -> Table:
+def group_table(report: "CheckReport") -> Table:
     """Lay out sites and splits."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Site", overflow="fold")
@@ -49,7 +49,7 @@ def group_table(report: "Report") -> Table:
     return table
 
 
-def label_table(report: "Report") -> Table:
+def label_table(report: "CheckReport") -> Table:
     """Lay out what the labels' shares of the voxels are, largest first."""
     names = {value: name for name, value in report.labels.items()} | {0: "background"}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

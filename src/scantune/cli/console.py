@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from scantune.evaluation.evaluate import Summary
+    from scantune.evaluation.evaluate import EvaluationSummary
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def summary_table(summaries: "Sequence[Summary]") -> Table:
+def summary_table(summaries: "Sequence[EvaluationSummary]") -> Table:
     """Lay out the means per structure; the method only where there is one."""
     named = any(summary.method for summary in summaries)
     caption = "HD95, ASD in mm. One only: in one volume, Dice 0. Left out: in neither."

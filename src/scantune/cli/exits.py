@@ -2,7 +2,7 @@
 
 import sys
 
-from scantune.errors import LESS_MEMORY, message, takes_too_much
+from scantune.errors import LESS_MEMORY, is_out_of_memory, message
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
@@ -17,7 +17,7 @@ def end_of(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is not None:  # a name too long, no permission, a full disk
         complain(f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk.")
         return BAD_INPUT
-    if takes_too_much(error):
+    if is_out_of_memory(error):
         complain(f"this takes more memory than there is ({message(error)}). Use smaller settings. {LESS_MEMORY}")
         return BAD_INPUT
     complain(

@@ -12,7 +12,7 @@ from scantune.errors import InputError
 
 if TYPE_CHECKING:
     from scantune.model.model import Model
-    from scantune.training.plan import Plan
+    from scantune.training.plan import TrainingPlan
 
 FROM_RECIPE = "(default: the recipe's)"
 
@@ -61,14 +61,16 @@ class Train:
         from scantune.config.recipe import read_recipe
         from scantune.config.settings import FINE_TUNING
         from scantune.model.model import load
-        from scantune.training.plan import PRECISIONS, Plan, train_model
+        from scantune.training.plan import PRECISIONS, TrainingPlan, train_model
 
         names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
         given = _given({name: getattr(self, name) for name in names})
         start = None if self.start is None else load(self.start)
         recipe = read_recipe(self.recipe)
         recipe = replace(recipe, train=replace(recipe.train if start is None else FINE_TUNING, **given))
-        plan = Plan.read(recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root}))
+        plan = TrainingPlan.read(
+            recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
+        )
         checkpoint = self.out.with_name(f".{self.out.name}.run")
         screen = terminal.console(stderr=True)
         with TrainingDisplay(screen, recipe.train.iterations) as display:
@@ -128,12 +130,12 @@ class Fit:
         from scantune.cli import console as terminal
         from scantune.config.recipe import read_recipe
         from scantune.model.model import load
-        from scantune.training.plan import PRECISIONS, Plan
+        from scantune.training.plan import PRECISIONS, TrainingPlan
 
         settings = self._settings()
         model = load(self.model)
         given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
-        plan = Plan.read(read_recipe(self.data), given)
+        plan = TrainingPlan.read(read_recipe(self.data), given)
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
         if self.method == "foe":
             model = self._prior(model, plan, settings)
@@ -144,7 +146,7 @@ class Fit:
         terminal.say(terminal.console(), model.describe())
         return 0
 
-    def _prior(self, model: "Model", plan: "Plan", settings: dict[str, Any]) -> "Model":
+    def _prior(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any]) -> "Model":
         from scantune.cli import console as terminal
         from scantune.config.settings import PriorSettings, settings_from_table
         from scantune.training.plan import fit_model
@@ -154,7 +156,7 @@ class Fit:
         with terminal.console(stderr=True).status("Fitting the prior"):
             return fit_model(model, plan, settings=chosen, device=self.device, command=_command())
 
-    def _helper(self, model: "Model", plan: "Plan", settings: dict[str, Any], checkpoint: Path) -> "Model":
+    def _helper(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any], checkpoint: Path) -> "Model":
         from scantune.cli.console import console
         from scantune.cli.training_display import TrainingDisplay
         from scantune.config.settings import settings_from_table

@@ -9,7 +9,7 @@ from typing import Any
 
 from scantune.errors import InputError
 from scantune.scans.io import Case, read_labels, read_scan, write_image, write_labels, write_text
-from scantune.scans.outputs import FORMAT, MANIFEST, Entry, read_manifest, require_writable
+from scantune.scans.outputs import FORMAT, MANIFEST, ManifestEntry, read_manifest, require_writable
 from scantune.simulate import SEQUENCES, Centre
 from scantune.simulate.coils import COILS
 
@@ -127,7 +127,7 @@ class CohortFolder:
         entry = self._entries(centre.name, split)[0]
         return read_scan(self.path / entry["image"]).with_reference(read_labels(self.path / entry["labels"]))
 
-    def _entries(self, centre: str, split: str) -> list[Entry]:
+    def _entries(self, centre: str, split: str) -> list[ManifestEntry]:
         """What the manifest tells about the scans of a split whose files are there."""
         entries = [
             entry

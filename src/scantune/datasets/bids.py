@@ -12,7 +12,7 @@ from typing import ClassVar
 from scantune.datasets.bids_names import belongs, ending_of
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import person_of
+from scantune.datasets.subjects import subject_of
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
@@ -78,7 +78,7 @@ class Bids(Generic):
         return [
             LayeredEntry(
                 name := scan_name(path),
-                person_of(name, self.options.person),
+                subject_of(name, self.options.person),
                 sites.get(name.split("_")[0], ""),
                 image=path,
                 layers=self._layers(path, derived),

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import SPLITS, person_of
+from scantune.datasets.subjects import SPLITS, subject_of
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
@@ -71,7 +71,7 @@ class CsvManifest(Generic):
         name = row.get("name") or scan_name(path)
         return LayeredEntry(
             name,
-            row.get("subject") or person_of(name, self.options.person),
+            row.get("subject") or subject_of(name, self.options.person),
             row.get("site", ""),
             split,
             image=path,

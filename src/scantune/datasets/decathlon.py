@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.nnunet import DESCRIPTION, Described
-from scantune.datasets.subjects import person_of
+from scantune.datasets.subjects import subject_of
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
@@ -42,7 +42,7 @@ class Decathlon(Described):
         name = scan_name(image)
         return LayeredEntry(
             name,
-            person_of(name, self.options.person),
+            subject_of(name, self.options.person),
             "",
             split,
             image=image,

@@ -11,7 +11,7 @@ import numpy as np
 
 from scantune.datasets.base import Entry
 from scantune.errors import InputError, ScanError
-from scantune.scans.header import Grid, read_grid
+from scantune.scans.header import FileGrid, read_grid
 from scantune.scans.io import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
 
 Key = TypeVar("Key", bound=Hashable)
@@ -71,7 +71,7 @@ class FileEntry(Entry):
         """The label maps that must lie on the grid of the scan; those of other grids are placed by `reference`."""
         return [self.labels]
 
-    def _grids(self) -> Iterator[Grid]:
+    def _grids(self) -> Iterator[FileGrid]:
         return (read_grid(path, self.frame) for path in self.drawn_on_scan())
 
     def files(self) -> Sequence[Path]:

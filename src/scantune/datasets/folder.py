@@ -10,7 +10,7 @@ from typing import ClassVar
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
 from scantune.datasets.patterns import SITE, Found, matching, paired, partners
-from scantune.datasets.subjects import SPLITS, person_of
+from scantune.datasets.subjects import SPLITS, subject_of
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
@@ -73,7 +73,7 @@ class Folder(Generic):
         return [
             LayeredEntry(
                 scan_name(image.path) if len(stems) == len(pairs) else name,
-                person_of(name, self.options.person, scan_name(image.path)),
+                subject_of(name, self.options.person, scan_name(image.path)),
                 image.site,
                 split,
                 image=image.path,

@@ -17,7 +17,7 @@ _SHIFTED = 0.02  # voxels; what is less is rounding that nobody needs to know of
 
 
 @dataclass(frozen=True)
-class Look:
+class ScanSummary:
     """What a scan is.
 
     Attributes:
@@ -49,12 +49,12 @@ NOTES = {
 """What is worth knowing about scans, and how it is told."""
 
 
-def look_at(entry: Entry) -> Look:
+def inspect_scan(entry: Entry) -> ScanSummary:
     """Read a scan, and tell what it is."""
     try:
         case = entry.read()
     except ScanError as error:
-        return Look(entry, str(error))
+        return ScanSummary(entry, str(error))
     labels: dict[int, int] = {}
     if case.reference is not None:
         values, counts = np.unique(case.reference, return_counts=True)
@@ -63,7 +63,7 @@ def look_at(entry: Entry) -> Look:
     content = hashlib.sha256(repr(case.shape).encode() + case.image.tobytes()).hexdigest()
     problem = "Its reference is empty: no voxel has a label." if set(labels) == {0} else ""
     shifted = ("shifted",) if entry.shift() > _SHIFTED else ()
-    return Look(entry, problem, spacing, case.shape, labels, content, _seen(case) + shifted)
+    return ScanSummary(entry, problem, spacing, case.shape, labels, content, _seen(case) + shifted)
 
 
 def _seen(case: Case) -> tuple[str, ...]:

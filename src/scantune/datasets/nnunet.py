@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from scantune.datasets.files import Layer, LayeredEntry
 from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import person_of
+from scantune.datasets.subjects import subject_of
 from scantune.errors import InputError
 
 DESCRIPTION = "dataset.json"
@@ -119,7 +119,7 @@ class NnUnet(Described):
             ) from error
 
     def _entry(self, case: str, image: Path, labels: Path | None, split: str = "") -> LayeredEntry:
-        person, layers = person_of(case, self.options.person), (Layer(labels),) if labels else ()
+        person, layers = subject_of(case, self.options.person), (Layer(labels),) if labels else ()
         return LayeredEntry(case, person, "", split, image=image, layers=layers, allowed=self.allowed)
 
 

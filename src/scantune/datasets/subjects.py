@@ -20,7 +20,7 @@ _SESSION = re.compile(r"_ses|Ses\d|_run")
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def person_of(name: str, rule: str = "", file: str = "") -> str:
+def subject_of(name: str, rule: str = "", file: str = "") -> str:
     """The person on a scan.
 
     Args:
@@ -75,7 +75,7 @@ def divided(entries: Sequence[AnyEntry], validation: float, test: float = 0.0, s
     ]
 
 
-def people_in_two_splits(entries: Sequence[Entry]) -> dict[str, list[str]]:
+def subjects_in_two_splits(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """The splits of everyone who is in more than one."""
     splits: dict[str, set[str]] = {}
     for entry in entries:

@@ -3,7 +3,7 @@
 from scantune.densities.base import Density, Standard
 from scantune.densities.divergences import DIVERGENCES, Divergence
 from scantune.densities.gaussian import Gaussian, Normal, SummarisedGaussian
-from scantune.densities.gridded import Gridded
+from scantune.densities.gridded import GridDensity
 from scantune.densities.histogram import Histogram
 from scantune.densities.kde import ALPHA, KDE
 
@@ -21,7 +21,7 @@ __all__ = [
     "Density",
     "Divergence",
     "Gaussian",
-    "Gridded",
+    "GridDensity",
     "Histogram",
     "Normal",
     "Standard",

@@ -23,7 +23,7 @@ CHUNK = 2**21
 
 
 @dataclass(frozen=True)
-class Grid:
+class BinGrid:
     """Equally spaced points, in training deviations.
 
     Args:
@@ -64,7 +64,7 @@ class Grid:
         return left.long(), positions.sub_(left)
 
 
-def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standard | None = None) -> Tensor:
+def counts(values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Standard | None = None) -> Tensor:
     """What falls to each point, a value's weight being shared by its two neighbours.
 
     Args:
@@ -90,12 +90,12 @@ def counts(values: Tensor, weights: Tensor | None, grid: Grid, standard: Standar
     return torch.cat([number.expand(1, len(fallen)), fallen.T])
 
 
-def countable(values: Tensor, grid: Grid) -> bool:
+def countable(values: Tensor, grid: BinGrid) -> bool:
     """Whether a kernel can count what falls to the points of a grid."""
     return usable(values) and grid.size <= FINEST
 
 
-def steps(grid: Grid, standard: Standard | None, like: Tensor) -> tuple[Tensor, Tensor]:
+def steps(grid: BinGrid, standard: Standard | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """How many steps a value of 1 is above one of 0, and a value of 0 above the grid's first point, `(experts,)`.
 
     Args:
@@ -113,7 +113,7 @@ class _Counts(torch.autograd.Function):
     """Keeps the values alone for the backward pass, not where they fell: that is 3 times less memory."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor | None, grid: Grid, rise: Tensor, start: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, weights: Tensor | None, grid: BinGrid, rise: Tensor, start: Tensor) -> Tensor:
         ctx.save_for_backward(values, weights, rise, start)
         ctx.grid = grid
         slices, _, experts = values.shape
@@ -132,7 +132,7 @@ class _Counts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         values, weights, rise, start = ctx.saved_tensors
-        grid: Grid = ctx.grid
+        grid: BinGrid = ctx.grid
         # (experts, points - 1), and where each expert's begins
         slopes = gradients[0].diff(dim=1) * rise.unsqueeze(1)
         first = torch.arange(values.shape[2], device=values.device) * (grid.size - 1)

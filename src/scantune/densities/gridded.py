@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scantune.densities.base import Density, Standard
-from scantune.densities.binning import Grid, counts
+from scantune.densities.binning import BinGrid, counts
 from scantune.errors import InputError
 
 FLOOR = 1e-5
@@ -18,7 +18,7 @@ FLOOR = 1e-5
 
 
 @dataclass(frozen=True)
-class Gridded(Density):
+class GridDensity(Density):
     """Densities by their heights at the points of a grid; how counts become heights is each subclass's own.
 
     Args:
@@ -27,7 +27,7 @@ class Gridded(Density):
     """
 
     heights: Tensor
-    grid: Grid
+    grid: BinGrid
 
     @abstractmethod
     def smooth(self, shares: Tensor) -> Tensor:
@@ -79,11 +79,11 @@ class Gridded(Density):
         """The mean of the subjects' own."""
         return -(self.heights * self.heights.log()).sum(2).mean(0) * self.grid.step
 
-    def cross_entropy(self, other: "Gridded") -> Tensor:
+    def cross_entropy(self, other: "GridDensity") -> Tensor:
         """Linear in p_s and in log p_t: the means of both serve all pairs at the cost of one."""
         return -(self._mean * other._mean_log).sum(1) * self.grid.step
 
-    def wasserstein(self, other: "Gridded") -> Tensor:
+    def wasserstein(self, other: "GridDensity") -> Tensor:
         """E_s of the area between the cumulative distributions."""
         return (self._cumulative - other._cumulative).abs()[..., :-1].sum(2).mean(0) * self.grid.step
 
@@ -107,6 +107,6 @@ class Gridded(Density):
         return {"low": self.grid.low, "high": self.grid.high, "step": self.grid.step}
 
 
-def grid_from(settings: Mapping[str, float], default: Grid) -> Grid:
+def grid_from(settings: Mapping[str, float], default: BinGrid) -> BinGrid:
     """The grid that settings tell of, the rest as in `default`."""
-    return Grid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))
+    return BinGrid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))

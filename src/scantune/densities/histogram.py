@@ -7,15 +7,15 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.binning import Grid
-from scantune.densities.gridded import Gridded, grid_from
+from scantune.densities.binning import BinGrid
+from scantune.densities.gridded import GridDensity, grid_from
 
-BINS = Grid(step=0.5)
+BINS = BinGrid(step=0.5)
 """Coarser than a KDE's grid: no kernel evens out the bins of a scan with few samples."""
 
 
 @dataclass(frozen=True)
-class Histogram(Gridded):
+class Histogram(GridDensity):
     """Histograms whose bins overlap by half, so that they change smoothly with the values."""
 
     name: ClassVar[str] = "histogram"

@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.binning import Grid
-from scantune.densities.gridded import Gridded, grid_from
+from scantune.densities.binning import BinGrid
+from scantune.densities.gridded import GridDensity, grid_from
 from scantune.errors import InputError
 
 ALPHA = 10.0
@@ -17,12 +17,12 @@ ALPHA = 10.0
 
 
 @dataclass(frozen=True)
-class KDE(Gridded):
+class KDE(GridDensity):
     """Means over the values of kernels sqrt(alpha / pi) exp(-alpha u^2), which integrate to 1.
 
     Args:
-        heights: As in `Gridded`.
-        grid: As in `Gridded`.
+        heights: As in `GridDensity`.
+        grid: As in `GridDensity`.
         alpha: Sharpness of the kernel; its variance is 1 / (2 alpha), in training variances.
     """
 
@@ -54,11 +54,11 @@ class KDE(Gridded):
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """From heights, grid and alpha."""
         told = settings or {}
-        return cls(tensors["heights"], grid_from(told, Grid()), float(told.get("alpha", ALPHA)))
+        return cls(tensors["heights"], grid_from(told, BinGrid()), float(told.get("alpha", ALPHA)))
 
 
 @lru_cache(maxsize=8)
-def _kernel(grid: Grid, alpha: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _kernel(grid: BinGrid, alpha: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`(from point, to point)`; a kernel that reaches over the end keeps all its weight on the grid."""
     # To share a value between two points widens it by step^2 / 6 on average, which the kernel makes up for.
     variance = 1 / (2 * alpha) - grid.step**2 / 6

@@ -40,7 +40,7 @@ COLUMNS = tuple(entry.name for entry in fields(ScoreRow)[:-1] + fields(Score))
 
 
 @dataclass(frozen=True)
-class Summary:
+class EvaluationSummary:
     """One structure over all scans of a method; means are over the scans where the metric exists.
 
     Attributes:
@@ -78,7 +78,7 @@ class Evaluation:
     matches: Matches
     failures: dict[str, str]
 
-    def summary(self) -> list[Summary]:
+    def summary(self) -> list[EvaluationSummary]:
         """Return the means per method and structure, in order of appearance."""
         groups: dict[tuple[str, str], list[Score]] = {}
         for row in self.rows:
@@ -182,10 +182,10 @@ def _rows(
     return rows
 
 
-def _summarise(method: str, structure: str, scores: Sequence[Score]) -> Summary:
+def _summarise(method: str, structure: str, scores: Sequence[Score]) -> EvaluationSummary:
     scored = [one for one in scores if not math.isnan(one.dice)]
     measured = [one for one in scored if not math.isnan(one.hd95)]
-    return Summary(
+    return EvaluationSummary(
         method,
         structure,
         dice=_mean([one.dice for one in scored]),

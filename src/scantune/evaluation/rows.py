@@ -27,7 +27,7 @@ ROWS = "rows.csv"
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """One structure of one scan after one run; a number that there is none of is NaN, and an empty field in a file."""
 
     cohort: str
@@ -82,7 +82,7 @@ class Row:
         return cls(*(_value(column, kind, record) for column, kind in KINDS.items()))
 
 
-KINDS: dict[str, type] = {entry.name: entry.type for entry in fields(Row)}  # type: ignore[misc]
+KINDS: dict[str, type] = {entry.name: entry.type for entry in fields(ScoreRow)}  # type: ignore[misc]
 """Columns of the file with their types, in this order."""
 
 COLUMNS = tuple(KINDS)
@@ -91,7 +91,7 @@ MEASURED = ("seconds", "seconds_per_step", "peak_memory_mb")
 """Columns that differ from run to run; all others are the same whenever a job is done again on the same machine."""
 
 
-def write_rows(path: Path | str, rows: Iterable[Row]) -> None:
+def write_rows(path: Path | str, rows: Iterable[ScoreRow]) -> None:
     """Write rows as CSV; the file is complete or not there at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -100,7 +100,7 @@ def write_rows(path: Path | str, rows: Iterable[Row]) -> None:
     write_whole(Path(path), lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8"))
 
 
-def write_parquet(path: Path | str, rows: Sequence[Row]) -> bool:
+def write_parquet(path: Path | str, rows: Sequence[ScoreRow]) -> bool:
     """Write rows as Parquet, with nulls for NaN; False where pyarrow is not installed, and nothing is written."""
     if find_spec("pyarrow") is None:
         return False
@@ -115,7 +115,7 @@ def write_parquet(path: Path | str, rows: Sequence[Row]) -> bool:
     return True
 
 
-def read_rows(path: Path | str) -> list[Row]:
+def read_rows(path: Path | str) -> list[ScoreRow]:
     """Read the rows of a CSV or Parquet file, or those of a bench folder.
 
     Raises:
@@ -128,7 +128,7 @@ def read_rows(path: Path | str) -> list[Row]:
             f"{file} does not exist: expected score rows, or a folder that scantune bench wrote. Check the path."
         )
     try:
-        return [Row.read(record) for record in _records(file)]
+        return [ScoreRow.read(record) for record in _records(file)]
     except (InputError, ValueError, OSError) as error:
         raise InputError(f"{file} must hold score rows of scantune bench, but does not: {error}") from error
 

@@ -8,7 +8,7 @@ from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
 from scantune.methods.foe import FoECNN, FoECNNPCA
 from scantune.methods.instance import Instance
-from scantune.methods.output_cache import Latest
+from scantune.methods.output_cache import OutputCache
 from scantune.methods.source import Source
 
 METHODS: dict[str, type[Method]] = {
@@ -45,9 +45,9 @@ __all__ = [
     "FoECNN",
     "FoECNNPCA",
     "Instance",
-    "Latest",
     "Method",
     "Options",
+    "OutputCache",
     "Source",
     "Terms",
     "find_method",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.methods.output_cache import Latest
+from scantune.methods.output_cache import OutputCache
 from scantune.methods.parameters import MOVING, Moving, Parameters
 from scantune.networks import AdaptableNetwork, with_adaptors
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
@@ -91,7 +91,7 @@ class Method(ABC):
         self.task = equipment.task
         self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
-        self.latest = Latest()
+        self.latest = OutputCache()
 
     @classmethod
     def require_task(cls, task: Task) -> None:

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from scantune.densities import Gridded, Normal, Standard
+from scantune.densities import GridDensity, Normal, Standard
 from scantune.densities.binning import countable, steps
 from scantune.experts import CNNExperts, Counts, Meter, Moments, MomentsByRows, Recorder, Units
 from scantune.kernels import usable
-from scantune.methods.output_cache import Latest
+from scantune.methods.output_cache import OutputCache
 from scantune.networks import AdaptableNetwork, Behind, Gate, Half, Precision, Single, quicken
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
 from scantune.prior.layer import Field
 from scantune.scans.volume import Batch
 
 
-class Measuring:
+class ExpertStatistics:
     """Measures batches with a network that is a frozen working copy.
 
     In a frozen task network, experts are measured within the forward pass, on a CPU Gaussian ones, and convolutions are
@@ -28,7 +28,7 @@ class Measuring:
         latest: Gets the network's outputs.
     """
 
-    def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool, latest: Latest) -> None:
+    def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool, latest: OutputCache) -> None:
         self.network, self.prior, self.latest = network, prior, latest
         self.precision: Precision = Single()
         self.units = self._units() if frozen else Units({})
@@ -94,7 +94,7 @@ def meter_of(field: Field) -> Meter | None:
     density = field.density
     if isinstance(density, Normal):
         return (Moments if usable(field.center) else MomentsByRows)(field.center, field.scale)
-    if isinstance(density, Gridded) and countable(field.center, density.grid):
+    if isinstance(density, GridDensity) and countable(field.center, density.grid):
         standard = Standard(field.center, field.scale)
         return Counts(*steps(density.grid, standard, field.center.float()), density.grid.size)
     return None

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
 from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.methods.expert_statistics import Measuring, alike
+from scantune.methods.expert_statistics import ExpertStatistics, alike
 from scantune.networks import AdaptableNetwork, fold_batch_norm, gates
 from scantune.prior.field_of_experts import MINIMUM_ACTIVE, FieldOfExperts, Statistics
-from scantune.scans.volume import Batch, Volume, together
+from scantune.scans.volume import Batch, Volume, batch_size
 
 FEW = 4
 """Slices by which half precision is compared with single precision."""
@@ -141,7 +141,7 @@ class FoECNN(Method):
         if self.frozen:
             self.folded = self.folded.folded(fold_batch_norm(network.task))
         self.reference = self._compared()
-        self.measuring = Measuring(network, self.folded, self.frozen, self.latest)
+        self.measuring = ExpertStatistics(network, self.folded, self.frozen, self.latest)
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
         """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""
@@ -246,7 +246,7 @@ class FoECNNPCA(FoECNN):
     @torch.no_grad()
     def _patches(self, volume: Volume) -> float:
         """How many are active."""
-        counted = self.measured(volume, together(volume.images))
+        counted = self.measured(volume, batch_size(volume.images))
         return sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
 
     def terms(self, statistics: Statistics) -> Terms:

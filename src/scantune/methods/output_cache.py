@@ -8,7 +8,7 @@ from torch import Tensor
 from scantune.scans.volume import Batch
 
 
-class Latest:
+class OutputCache:
     """A network's outputs for some slices of a scan, at the parameters of the latest evaluation.
 
     On a CPU alone: on a GPU a step is replayed, and nobody is there to note anything.

@@ -10,7 +10,7 @@ from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
 from scantune.networks.half_precision import Behind, Gate, Half, Precision, Single, gates
 from scantune.networks.helper import Helper
-from scantune.networks.layout import Layout, lay_out
+from scantune.networks.layout import MemoryLayout, set_memory_layout
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.registration import AtlasShape, CorrectedNetwork, Registering, registering
 from scantune.networks.unet import UNet
@@ -40,7 +40,7 @@ __all__ = [
     "Half",
     "Helper",
     "ImageAdaptor",
-    "Layout",
+    "MemoryLayout",
     "Normalizer",
     "Precision",
     "Registering",
@@ -49,8 +49,8 @@ __all__ = [
     "equip",
     "fold_batch_norm",
     "gates",
-    "lay_out",
     "quicken",
     "registering",
+    "set_memory_layout",
     "with_adaptors",
 ]

@@ -5,12 +5,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-Layout = Literal["channels first", "channels last"]
+MemoryLayout = Literal["channels first", "channels last"]
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def lay_out(network: nn.Module, layout: Layout) -> None:
+def set_memory_layout(network: nn.Module, layout: MemoryLayout) -> None:
     """Lays out the weights of convolutions in place, and with them the features; no number changes but by rounding.
 
     Channels last is the faster layout for convolutions, on CPUs and GPUs, and for sums over all pixels.

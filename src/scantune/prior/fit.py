@@ -36,7 +36,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingSubjects:
     """The training subjects, seen through the network a mini-batch at a time."""
 
     network: nn.Module
@@ -70,7 +70,7 @@ def estimate(
     """Fits CNN experts, then PCA experts; the arguments are those of `FieldOfExperts.fit`, but for a blank density."""
     _check(volumes, masks)
     network = deepcopy(network).eval()
-    source = Source(network, volumes, masks or [None] * len(volumes), batch)
+    source = TrainingSubjects(network, volumes, masks or [None] * len(volumes), batch)
     first = volumes[0][:1]
     chosen = choose_layers(network, first, layers)
     if output_experts and OUTPUT in chosen:
@@ -119,7 +119,7 @@ def _check(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None) -> 
             raise InputError(f"Training volume {number} holds NaN or infinite values; leave it out or repair it.")
 
 
-def _first_pass(source: Source, cnn: CNNExperts, scatter: PatchScatter) -> dict[str, Gaussian]:
+def _first_pass(source: TrainingSubjects, cnn: CNNExperts, scatter: PatchScatter) -> dict[str, Gaussian]:
     """Raw moments of every layer's channels `(subjects, channels)`, and the patches' scatter, in double precision."""
     subjects: list[dict[str, Tensor]] = []
     with Recorder(source.network, [*cnn.layers(), scatter.layer]) as record:
@@ -136,7 +136,7 @@ def _first_pass(source: Source, cnn: CNNExperts, scatter: PatchScatter) -> dict[
     return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in subjects]) for layer in subjects[0]}
 
 
-def _second_pass(source: Source, scatter: PatchScatter) -> tuple[Family | None, list[str]]:
+def _second_pass(source: TrainingSubjects, scatter: PatchScatter) -> tuple[Family | None, list[str]]:
     """PCA experts and their loadings' densities over subjects with enough active patches, and what was left out."""
     pca = scatter.experts()
     if pca is None:
@@ -163,7 +163,7 @@ def _second_pass(source: Source, scatter: PatchScatter) -> tuple[Family | None, 
     return Family(pca, fields), notes + dropped
 
 
-def _third_pass(source: Source, families: dict[str, Family], density: Density) -> dict[str, Family]:
+def _third_pass(source: TrainingSubjects, families: dict[str, Family], density: Density) -> dict[str, Family]:
     """The same families with densities of another form, of the subjects that have enough samples."""
     blanks = {name: family.each(lambda field: replace(field, density=density)) for name, family in families.items()}
     found: dict[str, list[Density]] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import MEAN, ROWS, Row, read_rows
+from scantune.evaluation.rows import MEAN, ROWS, ScoreRow, read_rows
 from scantune.pages.base import CaseView, IndexRow
 from scantune.pages.case import is_current, write_case
 from scantune.pages.index import INDEX, write_index
@@ -29,7 +29,7 @@ class _Job:
 
     folder: Path
     manifest: Mapping[str, Any]
-    row: Row
+    row: ScoreRow
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ def pages_of_bench(folder: str | Path, out: str | Path) -> Path | None:
     return out / INDEX
 
 
-def _means(places: Sequence[Path]) -> list[Row]:
+def _means(places: Sequence[Path]) -> list[ScoreRow]:
     return [row for place in places for row in read_rows(place) if row.structure == MEAN]
 
 
@@ -108,7 +108,7 @@ def _failures(folder: Path) -> list[str]:
     return told if more <= 0 else [*told[:MOST], f"Failed: {more} more, in failed/."]
 
 
-def _show(row: Row, folder: Path, out: Path) -> tuple[IndexRow, str]:
+def _show(row: ScoreRow, folder: Path, out: Path) -> tuple[IndexRow, str]:
     """Write a run's page, where its scan was kept; its row of the index, and why there is no page where it failed."""
     file, kept = f"{FOLDER}/{folder.name}.html", folder / "case.npz"
     manifest: Mapping[str, Any] = {}

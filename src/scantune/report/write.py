@@ -24,7 +24,7 @@ PAGE = "report.md"
 
 
 @dataclass(frozen=True)
-class Report:
+class WrittenReport:
     """What was written.
 
     Attributes:
@@ -48,7 +48,7 @@ def report(
     structure: str | None = None,
     densities: tuple[str, Path | str] | None = None,
     on_part: Callable[[str], None] | None = None,
-) -> Report:
+) -> WrittenReport:
     """Write tables, figures and a page about the scores of one or more files or bench folders.
 
     Args:
@@ -90,7 +90,7 @@ def report(
     missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
     text = page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
     _write(folder / PAGE, text)
-    return Report(folder / PAGE, tables, figures, study)
+    return WrittenReport(folder / PAGE, tables, figures, study)
 
 
 def default_folder(places: Sequence[Path]) -> Path:

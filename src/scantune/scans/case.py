@@ -20,7 +20,7 @@ SHIFT = 0.25
 label would belong to a neighbour of its voxel."""
 
 
-class Gridded:
+class ImageGrid:
     """What stands on a voxel grid in space; the base of scans and label maps."""
 
     name: str
@@ -44,7 +44,7 @@ class Gridded:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMap(Gridded):
+class LabelMap(ImageGrid):
     """An integer label map.
 
     Attributes:
@@ -64,7 +64,7 @@ class LabelMap(Gridded):
 
 
 @dataclass(frozen=True, eq=False)
-class Case(Gridded):
+class Case(ImageGrid):
     """One 3D scan of one subject.
 
     Attributes:
@@ -121,7 +121,7 @@ class Case(Gridded):
         return dataclasses.replace(self, image=np.where(kept, self.image, np.float32(0)))
 
 
-def require_same_grid(one: Gridded, other: Gridded) -> None:
+def require_same_grid(one: ImageGrid, other: ImageGrid) -> None:
     """Check that two volumes lie on the same grid, to `SHIFT` voxels at every corner.
 
     Raises:
@@ -140,12 +140,12 @@ def require_same_grid(one: Gridded, other: Gridded) -> None:
         )
 
 
-def grid_shift(one: Gridded, other: Gridded) -> float:
+def grid_shift(one: ImageGrid, other: ImageGrid) -> float:
     """How far the corners of one grid are from those of another of the same shape, at most, in voxels along an axis."""
     corners = _corners(one)
     return float(np.abs(np.linalg.solve(other.affine, one.affine @ corners) - corners).max())
 
 
-def _corners(grid: Gridded) -> NDArray[np.int64]:
+def _corners(grid: ImageGrid) -> NDArray[np.int64]:
     """Voxel coordinates of the corners, `(4, 8)`."""
     return np.array(list(itertools.product(*[(0, n - 1) for n in grid.shape], [1]))).T

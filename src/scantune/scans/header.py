@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
-from scantune.scans.case import Gridded
+from scantune.scans.case import ImageGrid
 from scantune.scans.image_files import itk_affine, read_voxels, require_sound
 from scantune.scans.itk_client import ask
 from scantune.scans.metaimage import require_axes
@@ -22,7 +22,7 @@ _WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a fil
 
 
 @dataclass(frozen=True, eq=False)
-class Grid(Gridded):
+class FileGrid(ImageGrid):
     """Where the voxels of a file lie.
 
     Attributes:
@@ -41,7 +41,7 @@ class Grid(Gridded):
         return self.voxels
 
 
-def read_grid(path: Path, frame: int | None = None) -> Grid:
+def read_grid(path: Path, frame: int | None = None) -> FileGrid:
     """Read the grid of a file that `scans.read_scan` takes.
 
     The voxels stay unread, so not every damage is found: files that are cut short are, where the format is NIfTI.
@@ -65,7 +65,7 @@ def read_grid(path: Path, frame: int | None = None) -> Grid:
     return grid
 
 
-def _nifti(path: Path, frame: int | None) -> Grid:
+def _nifti(path: Path, frame: int | None) -> FileGrid:
     import nibabel
     from nibabel.imageglobals import LoggingOutputSuppressor
 
@@ -78,7 +78,7 @@ def _nifti(path: Path, frame: int | None) -> Grid:
     require_plain(path, shape, image.get_data_dtype())
     if not _has_room(path, image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize):
         return _whole(path, frame)
-    return Grid(scan_name(path), shape, affine_in_mm(image.header))
+    return FileGrid(scan_name(path), shape, affine_in_mm(image.header))
 
 
 def _has_room(path: Path, needed: int) -> bool:
@@ -90,17 +90,17 @@ def _has_room(path: Path, needed: int) -> bool:
         return int.from_bytes(stream.read(4), "little") == needed % 2**32
 
 
-def _other(path: Path, _: int | None) -> Grid:
+def _other(path: Path, _: int | None) -> FileGrid:
     require_axes(path)
     told = ask("header", path)[0]
     if len(told["size"]) != 3 or told["components"] != 1:
         return _whole(path, None)
-    return Grid(scan_name(path), tuple(told["size"]), itk_affine(told))
+    return FileGrid(scan_name(path), tuple(told["size"]), itk_affine(told))
 
 
-def _whole(path: Path, frame: int | None) -> Grid:
+def _whole(path: Path, frame: int | None) -> FileGrid:
     voxels = read_voxels(path, frame)
-    return Grid(scan_name(path), voxels.array.shape, voxels.affine)
+    return FileGrid(scan_name(path), voxels.array.shape, voxels.affine)
 
 
 def check_file(path: Path) -> None:

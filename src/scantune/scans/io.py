@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
-from scantune.scans.case import SHIFT, Case, Gridded, LabelMap, grid_shift, require_same_grid
+from scantune.scans.case import SHIFT, Case, ImageGrid, LabelMap, grid_shift, require_same_grid
 from scantune.scans.files import write_nifti, write_vectors, write_whole
 from scantune.scans.image_files import read_voxels
 from scantune.scans.names import scan_name
@@ -22,7 +22,7 @@ from scantune.scans.names import scan_name
 __all__ = [
     "SHIFT",
     "Case",
-    "Gridded",
+    "ImageGrid",
     "LabelMap",
     "grid_shift",
     "read_labels",

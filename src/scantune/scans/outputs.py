@@ -13,7 +13,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 """Version of the manifest's layout; another one is not touched."""
 
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 """What the manifest tells about one scan."""
 
 OUTPUTS = {

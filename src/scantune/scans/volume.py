@@ -12,7 +12,7 @@ FEW, PIXELS = 2, 32 * 256 * 256
 cache; many pixels elsewhere, so that a GPU is busy."""
 
 
-def together(images: Tensor) -> int:
+def batch_size(images: Tensor) -> int:
     """How many of `(slices, channels, *spatial)` go through a network together, without a gradient."""
     if images.device.type == "cpu":
         return FEW if images.ndim == 4 else 1

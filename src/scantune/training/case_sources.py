@@ -11,8 +11,8 @@ import torch
 
 from scantune.datasets import DATASETS, DataSet, Entry
 from scantune.datasets.folder import Folder, FolderOptions
-from scantune.datasets.inspect import look_at
-from scantune.datasets.subjects import people_in_two_splits
+from scantune.datasets.inspect import inspect_scan
+from scantune.datasets.subjects import subjects_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.scans.io import Case
 from scantune.scans.preprocess import Prepared, Preprocessing
@@ -22,7 +22,7 @@ Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-class Source(ABC):
+class CaseSource(ABC):
     """Labelled cases of the training site."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Source(ABC):
             yield case.name, preprocessing.apply(case)
 
 
-class Listed(Source):
+class ListedSource(CaseSource):
     """Scans of a data set: all that training will need are looked at before the first is read."""
 
     cache: str
@@ -103,7 +103,7 @@ class Listed(Source):
     @cached_property
     def unreadable(self) -> dict[str, str]:
         """Why scans of all splits that training needs cannot be read, by name; each is read for this."""
-        looks = (look_at(entry) for entry in self._needed())
+        looks = (inspect_scan(entry) for entry in self._needed())
         return {look.entry.name: look.problem for look in looks if not look.shape}
 
     def _needed(self) -> list[Entry]:
@@ -111,7 +111,7 @@ class Listed(Source):
 
 
 @dataclass(frozen=True)
-class Files(Listed):
+class FileSource(ListedSource):
     """Image files and their label maps, paired by name; the data set `folder`, from where the command runs."""
 
     images: str
@@ -153,7 +153,7 @@ class Files(Listed):
 
 
 @dataclass(frozen=True)
-class FromDataSet(Listed):
+class DataSetSource(ListedSource):
     """Scans of a data set in a layout that is known by name."""
 
     name: str
@@ -168,7 +168,7 @@ class FromDataSet(Listed):
     """A folder in which prepared scans are kept; by default they are prepared each time."""
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], where: str) -> "FromDataSet":
+    def read(cls, table: Mapping[str, Any], where: str) -> "DataSetSource":
         """Makes a source from a table [data] with `dataset`."""
         own = {"dataset", "root", "site", "cache"}
         for key in own - {"site"}:
@@ -236,7 +236,7 @@ def _require_sound(entries: Sequence[Entry]) -> None:
 
 def _require_apart(entries: Sequence[Entry]) -> None:
     """Refuse people who are in two splits."""
-    twice = people_in_two_splits(entries)
+    twice = subjects_in_two_splits(entries)
     if twice:
         told = "; ".join(f"{person} ({', '.join(splits)})" for person, splits in twice.items())
         raise InputError(

@@ -22,7 +22,7 @@ from scantune.training.fit import fit
 from scantune.training.helpers import train_helper
 from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration, read_task
 from scantune.training.segmentation import train
-from scantune.training.sources import SPLITS, Source, describe, read_source
+from scantune.training.sources import SPLITS, CaseSource, describe, read_source
 from scantune.training.trainer import Progress
 
 Precision = Literal["float32", "float16"]
@@ -43,18 +43,18 @@ class NetworkSettings:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """A recipe with its tables read: everything that can be wrong with it is found before any work is done."""
 
     recipe: Recipe
-    source: Source
+    source: CaseSource
     preprocessing: Preprocessing
     network: NetworkSettings | RegisteringSettings
     task: RegistrationSettings | None = None
     """None where the task is segmentation."""
 
     @classmethod
-    def read(cls, recipe: Recipe, data: Mapping[str, Any] | None = None) -> "Plan":
+    def read(cls, recipe: Recipe, data: Mapping[str, Any] | None = None) -> "TrainingPlan":
         """Reads a recipe's tables; entries of `data` replace those of its table [data]."""
         source = read_source({**recipe.data, **(data or {})}, f"[data] of the recipe {recipe.name}")
         needed = 1 + max(source.names().values())
@@ -84,7 +84,7 @@ class Plan:
 
 
 def train_model(
-    plan: Plan,
+    plan: TrainingPlan,
     *,
     start: Model | None = None,
     precision: Precision = "float32",
@@ -145,7 +145,7 @@ def train_model(
     return model.rounded(PRECISIONS[precision])
 
 
-def _new(plan: Plan) -> Model:
+def _new(plan: TrainingPlan) -> Model:
     """An untrained model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(plan.recipe.train.seed, 0, 0))
@@ -157,7 +157,7 @@ def _new(plan: Plan) -> Model:
     return Model(network, plan.source.names(), plan.preprocessing, architecture)
 
 
-def _fine_tuned(start: Model, plan: Plan) -> Model:
+def _fine_tuned(start: Model, plan: TrainingPlan) -> Model:
     """A trained model without what depends on its weights, after a look at whether the plan suits it."""
     recipe = plan.recipe.name
     wanted = Segmentation.name if plan.task is None else plan.task.name
@@ -188,7 +188,7 @@ def _fine_tuned(start: Model, plan: Plan) -> Model:
 
 def fit_model(
     model: Model,
-    plan: Plan,
+    plan: TrainingPlan,
     *,
     settings: PriorSettings | None = None,
     device: str = "auto",
@@ -212,7 +212,7 @@ def fit_model(
 
 def fit_helper(
     model: Model,
-    plan: Plan,
+    plan: TrainingPlan,
     method: str,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -242,7 +242,7 @@ def fit_helper(
     return replace(fitted, provenance=fitted.provenance | {method: record})
 
 
-def _cases(model: Model, plan: Plan, device: str) -> tuple[Iterator[Prepared], Iterator[Prepared]]:
+def _cases(model: Model, plan: TrainingPlan, device: str) -> tuple[Iterator[Prepared], Iterator[Prepared]]:
     """The training and the validation cases of a plan, as the model wants them."""
     where = find_device(device)
     training, held_out = (

@@ -13,15 +13,15 @@ from scantune.errors import InputError
 from scantune.scans.io import Case
 from scantune.simulate import COHORTS, Anatomy, Atlas, Cohort, icbm152, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
-from scantune.training.case_sources import SPLITS, Files, FromDataSet, Source, Split
+from scantune.training.case_sources import SPLITS, CaseSource, DataSetSource, FileSource, Split
 
-__all__ = ["SPLITS", "Files", "FromDataSet", "Simulated", "Source", "Split", "describe", "read_source"]
+__all__ = ["SPLITS", "CaseSource", "DataSetSource", "FileSource", "SimulatedSource", "Split", "describe", "read_source"]
 
 _PATHS = ("atlas", "label_maps", "images", "labels", "cache", "root")
 
 
 @dataclass(frozen=True)
-class Simulated(Source):
+class SimulatedSource(CaseSource):
     """Subjects of one centre of a simulated cohort, in any number."""
 
     cohort: str
@@ -105,20 +105,20 @@ class Simulated(Source):
         return COHORTS[self.cohort]
 
 
-def read_source(table: Mapping[str, Any], where: str) -> Source:
+def read_source(table: Mapping[str, Any], where: str) -> CaseSource:
     """Makes a source from a recipe's table [data]: `cohort` simulates, `dataset` and `images` are files."""
     if "cohort" in table:
-        return settings_from_table(Simulated, table, where)
+        return settings_from_table(SimulatedSource, table, where)
     if "dataset" in table:
-        return FromDataSet.read(table, where)
+        return DataSetSource.read(table, where)
     if "images" not in table:
         raise InputError(
             f"{where} must say where the scans are: give cohort=, dataset= and root=, or images= and labels=."
         )
-    return settings_from_table(Files, table, where)
+    return settings_from_table(FileSource, table, where)
 
 
-def describe(source: Source) -> dict[str, Any]:
+def describe(source: CaseSource) -> dict[str, Any]:
     """A source as a model file records it: file names without their folders."""
     record: dict[str, Any] = asdict(source)  # type: ignore[call-overload]
     if "options" in record:

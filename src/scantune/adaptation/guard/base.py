@@ -125,7 +125,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Look:
+class StabilityReading:
     """What can be told of a prediction without labels.
 
     Args:
@@ -139,7 +139,7 @@ class Look:
     counts: tuple[int, ...]
 
     @classmethod
-    def at(cls, labels: Sequence[Tensor], structures: int, source: Tensor | None = None) -> "Look":
+    def at(cls, labels: Sequence[Tensor], structures: int, source: Tensor | None = None) -> "StabilityReading":
         """At predictions of a scan and of it perturbed, `(slices, *spatial)` each; of the source network, if none."""
         own = labels[0]
         return cls(
@@ -157,7 +157,7 @@ class Look:
         return self.steadiness(rules) - rules.charge * (1 - fmean(self.agreement))
 
 
-class Guard(Judge[Look]):
+class Guard(Judge[StabilityReading]):
     """Judges steps by the stability of the prediction.
 
     Matching statistics, or growing confident, can go on while the prediction falls apart. What tells without labels is
@@ -175,7 +175,7 @@ class Guard(Judge[Look]):
 
     def __init__(
         self,
-        source: Look,
+        source: StabilityReading,
         rules: Rules | None = None,
         calibration: Calibration | None = None,
         energy: float | None = None,
@@ -187,7 +187,7 @@ class Guard(Judge[Look]):
         self.bar = source.score(self.rules)
         self.repaired = False
 
-    def takes(self, look: Look, energy: float | None) -> bool:
+    def takes(self, look: StabilityReading, energy: float | None) -> bool:
         """Whether it is stabler than the best so far, in proportion to its change, or the first repair."""
         score = look.score(self.rules)
         repairs = not self.repaired and self.repairs(look, energy)
@@ -202,22 +202,22 @@ class Guard(Judge[Look]):
             return True
         return energy <= self.rules.fall * self.energy
 
-    def spoils(self, look: Look) -> bool:
+    def spoils(self, look: StabilityReading) -> bool:
         """Whether proportions that were usual, or less odd, become odd."""
         return self.oddness(look) > max(self.oddness(self.source), self.rules.usual)
 
-    def repairs(self, look: Look, energy: float | None) -> bool:
+    def repairs(self, look: StabilityReading, energy: float | None) -> bool:
         """Whether a source prediction that has failed becomes one of a source subject."""
         known = self.calibration
         if known is None or energy is None or not self.failed:
             return False
         return energy <= known.typical and self.oddness(look) <= self.rules.usual
 
-    def oddness(self, look: Look) -> float:
+    def oddness(self, look: StabilityReading) -> float:
         """How far a prediction's proportions are from those of source subjects, in deviations; 0 where not known."""
         return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(look.counts))
 
-    def gained(self, best: Look) -> str:
+    def gained(self, best: StabilityReading) -> str:
         """What became better."""
         if self.repaired:
             return "the source prediction had odd proportions, which became usual."

@@ -12,7 +12,7 @@ from scantune.methods.instance import correlations
 from scantune.networks.diffeomorphism import gradients, jacobian_determinant
 from scantune.prior.calibration import structure_counts
 from scantune.runtime.threads import threads_for
-from scantune.scans.volume import Batch, Volume, together
+from scantune.scans.volume import Batch, Volume, batch_size
 from scantune.tasks import Task
 
 
@@ -33,7 +33,7 @@ class LikenessRules:
 
 
 @dataclass(frozen=True)
-class Resemblance:
+class SimilarityReading:
     """What can be told of a registration without labels.
 
     Args:
@@ -54,7 +54,7 @@ class Resemblance:
     @torch.no_grad()
     def of(
         cls, network: nn.Module, volume: Volume, task: Task, source: Tensor, structures: int, channels: int | None
-    ) -> "Resemblance":
+    ) -> "SimilarityReading":
         """Of all slices, each predicted once.
 
         Args:
@@ -75,7 +75,7 @@ class Resemblance:
             sums = [(values * weights).sum(), weights.sum(), folds.sum(), squares.sum(), pixels]
             return torch.stack([value.double() for value in sums]).cpu(), task.predict(output).cpu()
 
-        batches, threads = volume.batches(together(volume.images)), threads_for(network, volume.images)
+        batches, threads = volume.batches(batch_size(volume.images)), threads_for(network, volume.images)
         found = list(map(look, batches) if threads is None else threads.each(look, batches))
         alike, weight, folds, squares, pixels = torch.stack([sums for sums, _ in found]).sum(0).tolist()
         labels = torch.cat([labels for _, labels in found])
@@ -88,7 +88,7 @@ class Resemblance:
         return self.likeness - rules.charge * (1 - self.agreement)
 
 
-class LikenessGuard(Judge[Resemblance]):
+class LikenessGuard(Judge[SimilarityReading]):
     """Judges steps by how far the warped atlas looks like the scan.
 
     A deformation that is optimised for one scan is no stabler than before under changes of that scan, however much
@@ -100,24 +100,24 @@ class LikenessGuard(Judge[Resemblance]):
         rules: What is asked of a step.
     """
 
-    def __init__(self, source: Resemblance, rules: LikenessRules | None = None) -> None:
+    def __init__(self, source: SimilarityReading, rules: LikenessRules | None = None) -> None:
         self.rules = rules or LikenessRules()
         super().__init__(source, self.rules.patience)
         self.crumpled = False
 
-    def takes(self, look: Resemblance, energy: float | None) -> bool:  # noqa: ARG002
+    def takes(self, look: SimilarityReading, energy: float | None) -> bool:  # noqa: ARG002
         """Whether pictures are more alike than at the best step so far, in proportion to the change; and it behaves."""
         alike = look.score(self.rules) > (self.best or self.source).score(self.rules)
         crumples = alike and self.crumples(look)
         self.crumpled |= crumples
         return alike and not crumples
 
-    def crumples(self, look: Resemblance) -> bool:
+    def crumples(self, look: SimilarityReading) -> bool:
         """Whether the deformation folds at too many pixels, or has become too rough."""
         folds = look.folding > self.source.folding + self.rules.folding
         return folds or look.roughness > max(self.rules.rougher * self.source.roughness, self.rules.smooth)
 
-    def gained(self, best: Resemblance) -> str:
+    def gained(self, best: SimilarityReading) -> str:
         """What became better."""
         alike = f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}"
         return f"{alike}, and the prediction agrees to {best.agreement:.3f} with that of the source."

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.runtime.threads import Threads, number_for
-from scantune.scans.volume import together
+from scantune.scans.volume import batch_size
 from scantune.tasks import Task
 
 
@@ -96,7 +96,7 @@ class Scout:
         perturbed = [PERTURBATIONS[name] for name in self.names]
         changes = perturbed if own is not None else [Perturbation(_same, _same), *perturbed]
         images = torch.cat([self._changed(change, self.images) for change in changes])
-        parts = torch.split(images, together(images))
+        parts = torch.split(images, batch_size(images))
         # What was adapted may have got what two threads must not call at once.
         threads = self.threads if number_for(network, images) > 1 else None
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)

@@ -1,9 +1,9 @@
 """Engines: where the jobs of a benchmark run."""
 
-from scantune.benchmark.engines.base import Ended, Engine, Settings
+from scantune.benchmark.engines.base import Ended, Engine, EngineSettings
 from scantune.benchmark.engines.local import LocalEngine
 from scantune.benchmark.engines.ray import RayEngine
 
 ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
 
-__all__ = ["ENGINES", "Ended", "Engine", "LocalEngine", "RayEngine", "Settings"]
+__all__ = ["ENGINES", "Ended", "Engine", "EngineSettings", "LocalEngine", "RayEngine"]

@@ -21,7 +21,7 @@ RETRIES = 2
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """What can be chosen of every engine.
 
     Attributes:
@@ -64,7 +64,7 @@ class Engine(ABC):
         settings: What was chosen.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: EngineSettings) -> None:
         self.store, self.settings = store, settings
 
     @property

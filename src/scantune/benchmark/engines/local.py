@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from scantune.benchmark.engines.base import RETRIES, Ended, Engine, Settings, carry_out
+from scantune.benchmark.engines.base import RETRIES, Ended, Engine, EngineSettings, carry_out
 from scantune.benchmark.jobs import Job, Place
 from scantune.benchmark.store import Store
 from scantune.runtime.processes import choose_gpu, when_gone
@@ -29,7 +29,7 @@ class LocalEngine(Engine):
     With several GPUs the processes are dealt out to them.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: EngineSettings) -> None:
         super().__init__(store, settings)
         self.workers: list[Worker] = []
         self.deaths: dict[str, int] = {}

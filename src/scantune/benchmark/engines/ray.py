@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scantune.benchmark.engines.base import RETRIES, Ended, Engine, Settings, carry_out
+from scantune.benchmark.engines.base import RETRIES, Ended, Engine, EngineSettings, carry_out
 from scantune.benchmark.jobs import MODEL, Job, Place
 from scantune.benchmark.store import Store
 from scantune.errors import InputError
@@ -29,7 +29,7 @@ class RayEngine(Engine):
     is, interrupted trainings go on from their checkpoints on any machine.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: EngineSettings) -> None:
         super().__init__(store, settings)
         self.pending: dict[Any, Job] = {}
         self.models: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Train
 from scantune.benchmark.jobs.scoring import common_structures, scores, seen
 from scantune.benchmark.jobs.watching import Watcher
 from scantune.benchmark.test_scans import Trial
-from scantune.evaluation.rows import ROWS, WHOLE, Row, write_rows
+from scantune.evaluation.rows import ROWS, WHOLE, ScoreRow, write_rows
 from scantune.methods import find_method
 from scantune.model.model import Model
 from scantune.runtime.devices import find_device, reproducible
@@ -147,11 +147,11 @@ class Adaptation(Job):
 
     def _rows(
         self, result: Result, case: Case, structures: Mapping[str, tuple[int, int]], device: torch.device, memory: float
-    ) -> list[Row]:
+    ) -> list[ScoreRow]:
         steps = int(result.facts["steps"])
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
-            Row(
+            ScoreRow(
                 *(self.cohort, self.trial.site, case.subject, _session(case), self.row, self.seed, structure),
                 *(one.dice, one.hd95, one.asd, one.volume_ml, one.reference_ml),
                 *(_number(result.energy_before), _number(result.energy_after), result.decision.action),

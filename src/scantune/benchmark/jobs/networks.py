@@ -11,7 +11,7 @@ from scantune.benchmark.test_scans import identity
 from scantune.config.settings import PriorSettings, settings_from_table
 from scantune.model.model import load
 from scantune.training.helpers import TRAINERS
-from scantune.training.plan import Plan, fit_helper, fit_model, train_model
+from scantune.training.plan import TrainingPlan, fit_helper, fit_model, train_model
 from scantune.training.trainer import Progress
 
 _NO_PART = ("device", "checkpoint_every", "seed")
@@ -28,7 +28,7 @@ class Training(Job):
     kind: ClassVar[str] = "train"
     version: ClassVar[int] = 1
 
-    plan: Plan
+    plan: TrainingPlan
 
     @cached_property
     def data(self) -> str:
@@ -179,7 +179,7 @@ class HelperTraining(Job):
         ).save(out / MODEL)
 
 
-def _on(plan: Plan, device: str) -> Plan:
+def _on(plan: TrainingPlan, device: str) -> TrainingPlan:
     """The plan, computed on a device."""
     recipe = plan.recipe
     return replace(plan, recipe=replace(recipe, train=replace(recipe.train, device=device)))

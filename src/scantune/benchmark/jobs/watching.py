@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from scantune.adaptation.guarded_run import survey
+from scantune.adaptation.guarded_run import predict
 from scantune.benchmark.jobs.scoring import Structures, dices
 from scantune.evaluation.rows import MEAN, WHOLE
 from scantune.methods import Method, find_method
@@ -49,7 +49,7 @@ class Watcher:
                 super().begin(step, volume, generator)
                 # The first look counts: after a run, the objective of the source network may be asked for as step 0.
                 if step in watcher.steps and step not in watcher.found:
-                    seen = survey(self.network, volume, self.task, None)
+                    seen = predict(self.network, volume, self.task, None)
                     labels = prepared.to_native(seen.probabilities)
                     watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.score == WHOLE)
 
