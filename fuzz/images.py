@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from fuzz.base import ACCEPTED, Fault, chance, refused, require
 from scantune.errors import InputError
+from scantune.scans.case import Case, require_same_grid
 from scantune.scans.header import FileGrid, read_grid
-from scantune.scans.io import Case, read_labels, read_scan, require_same_grid, write_labels
+from scantune.scans.io import read_labels, read_scan, write_labels
 
 Expected = NDArray[np.float32] | InputError | None
 """The voxels that a file holds beyond doubt, or that it must be refused, or that nobody can tell."""

@@ -18,7 +18,7 @@ from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.errors import InputError
 from scantune.experts import PatchSettings
 from scantune.prior.calibration import Calibration
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 
 SHAPE = {"classes": 3, "channels": 1, "dimensions": 2, "width": 2}

@@ -37,7 +37,7 @@ import scantune
 from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
 from scantune.evaluation.metrics import score
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.training.case_sources import DataSetSource
 from scantune.training.sources import read_source
 

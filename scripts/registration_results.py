@@ -28,7 +28,8 @@ import scantune
 from scantune.config.recipe import read_recipe
 from scantune.evaluation.metrics import dice
 from scantune.report.statistics import compare
-from scantune.scans.io import Case, read_labels, read_scan
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels, read_scan
 from scantune.simulate import COHORTS
 from scantune.training.plan import TrainingPlan, fit_helper, fit_model, train_model
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import scantune
 from scantune.evaluation.metrics import dice
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.simulate import COHORTS, Atlas, Cohort
 
 RECIPES = {"prostate": "prostate", "cardiac": "cardiac", "spine": "spine", "brain": "hcp", "wmh": "wmh"}

@@ -36,7 +36,7 @@ from scantune.benchmark.run import BenchObserver, BenchSummary, Ledger, Work, be
 from scantune.benchmark.store import Store
 from scantune.benchmark.test_scans import SimulatedTrial
 from scantune.config.assignments import table_of_words
-from scantune.scans.io import write_text
+from scantune.scans.files import write_text
 from scantune.training.sources import SPLITS, SimulatedSource
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")

@@ -23,7 +23,8 @@ import numpy as np
 
 import scantune
 from scantune.evaluation.metrics import dice
-from scantune.scans.io import Case, read_labels, read_scan
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels, read_scan
 
 COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice", "energy")
 EDGE = 50.0  # mm that is cut out around the cord

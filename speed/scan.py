@@ -40,7 +40,7 @@ STAGES = {
     "scantune.adaptation.guard.stability:Scout.labels": "looks of the guard",
     "scantune.scans.preprocess:Prepared.to_native": "resampling back",
     "scantune.scans.io:write_nifti": "writing segmentations",
-    "scantune.scans.outputs:OutputFolder.note": "manifest",
+    "scantune.adaptation.output_folder:OutputFolder.note": "manifest",
     "scantune.pages:write_case": "page",
     "scantune.pages:write_folder_index": "index of the pages",
 }
@@ -111,7 +111,8 @@ def simulated(folder: Path, slices: int, size: int, scans: int, device: str) -> 
     """Scans `(size, size, slices)` as files: the middle of a simulated one, up to `DISTINCT` times with other noise."""
     import numpy as np
 
-    from scantune.scans.io import Case, write_image
+    from scantune.scans.case import Case
+    from scantune.scans.io import write_image
     from scantune.simulate import COHORTS
 
     case = next(COHORTS["contrasts"].cases("spgr-1.5T", "test", seed=1, count=1, slices=slices, device=device))

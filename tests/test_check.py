@@ -13,7 +13,7 @@ from scantune.check import check, open_data
 from scantune.cli.main import main
 from scantune.datasets.inspect import inspect_scan
 from scantune.errors import InputError
-from scantune.scans.io import SHIFT
+from scantune.scans.case import SHIFT
 from tests.datasets.test_datasets import ODD, image, labels
 
 DATA = Path(os.environ.get("SCANTUNE_DATA", "nowhere"))

@@ -18,7 +18,8 @@ from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
 from scantune.evaluation.evaluate import COLUMNS
-from scantune.scans.io import LabelMap, write_image, write_labels
+from scantune.scans.case import LabelMap
+from scantune.scans.io import write_image, write_labels
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, label_maps
 from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration

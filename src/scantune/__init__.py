@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scantune.model.model import Model, load
     from scantune.networks import AdaptableNetwork
     from scantune.prior.field_of_experts import FieldOfExperts
-    from scantune.scans.io import Case
+    from scantune.scans.case import Case
 
 __version__ = version("scantune")
 

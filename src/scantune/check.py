@@ -19,8 +19,7 @@ from scantune.errors import InputError
 from scantune.plots.contact_sheet import View, contact_sheet
 from scantune.plots.files import save_figure
 from scantune.runtime.processes import in_parallel
-from scantune.scans.io import write_text
-from scantune.scans.outputs import require_writable
+from scantune.scans.files import require_writable, write_text
 from scantune.training.case_sources import ListedSource
 from scantune.training.sources import read_source
 

@@ -19,8 +19,8 @@ from scantune.methods import METHODS, Equipment
 from scantune.model.model import Model, load
 from scantune.plots.files import save_figure
 from scantune.runtime.devices import find_device
-from scantune.scans.io import Case, write_text
-from scantune.scans.outputs import require_writable
+from scantune.scans.case import Case
+from scantune.scans.files import require_writable, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
 PRESET = "fast"

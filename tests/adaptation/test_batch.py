@@ -10,8 +10,9 @@ from scantune.adaptation.batch import AdaptSettings, adapt_scans, name_scans
 from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.errors import InputError, ScanError
+from scantune.scans.files import require_writable
+from scantune.scans.manifest import OUTPUT_ENDINGS, read_manifest
 from scantune.scans.names import find_scans, images_in, scan_name
-from scantune.scans.outputs import OUTPUTS, read_manifest, require_writable
 
 SETTINGS = AdaptSettings(method="source", steps=2)
 MODEL = SimpleNamespace(
@@ -255,13 +256,13 @@ def test_files_of_another_origin_are_not_replaced(adapted, scan, tmp_path):
     assert by_hand.read_text(encoding="utf-8") == "fine"
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("kind", OUTPUT_ENDINGS)
 @pytest.mark.parametrize("earlier", [False, True])
 def test_no_kind_of_file_that_a_run_may_write_is_replaced(adapted, scan, tmp_path, kind, earlier):
     path, out = scan("a.nii.gz"), tmp_path / "out"
     if earlier:
         adapt_scans([path], MODEL, out, SETTINGS, pages=False)
-    by_hand = scan(f"a_{OUTPUTS[kind]}", "by hand", folder="out")
+    by_hand = scan(f"a_{OUTPUT_ENDINGS[kind]}", "by hand", folder="out")
     (outcome,) = adapt_scans([path], MODEL, out, AdaptSettings(method="source", steps=1))
     if earlier and kind in ("segmentation", "source"):  # the manifest tells of these
         assert outcome.status == "done"

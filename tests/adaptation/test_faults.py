@@ -27,8 +27,10 @@ import scantune
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.cli.main import main
 from scantune.errors import InputError
-from scantune.scans.io import Case, read_labels, read_scan, write_image, write_labels, write_text
-from scantune.scans.outputs import read_manifest
+from scantune.scans.case import Case
+from scantune.scans.files import write_text
+from scantune.scans.io import read_labels, read_scan, write_image, write_labels
+from scantune.scans.manifest import read_manifest
 from scantune.scans.tensors import write_tensors
 
 SOURCE = Path(scantune.__file__).parent
@@ -237,7 +239,7 @@ RUN = """
 import sys, time
 from scantune.adaptation import batch
 from scantune.cli import main as cli
-from scantune.scans import outputs
+from scantune.adaptation import output_folder as outputs
 slow = outputs.OutputFolder.note
 def note(self, *more):
     slow(self, *more)

@@ -15,7 +15,7 @@ from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
 from scantune.errors import InputError
-from scantune.scans.outputs import read_manifest
+from scantune.scans.manifest import read_manifest
 from scantune.scans.preprocess import Preprocessing
 from tests.adaptation.test_adapt import as_case
 from tests.toy_run import ToyRun

@@ -27,7 +27,8 @@ from scantune.errors import InputError
 from scantune.evaluation.metrics import dice, surface_distances
 from scantune.evaluation.rows import MEASURED, ROWS, read_rows
 from scantune.runtime.version import installed_version
-from scantune.scans.io import Case, read_labels
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels
 from scantune.scans.preprocess import Preprocessing
 from tests.toy_experiment import write_experiment
 

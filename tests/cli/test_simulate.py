@@ -23,7 +23,8 @@ from scantune.config.recipe import read_recipe
 from scantune.config.toml import toml
 from scantune.errors import InputError
 from scantune.plots.contact_sheet import View, contact_sheet, scanner_summary
-from scantune.scans.io import Case, read_labels, read_scan
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, SEQUENCES, TISSUES, Protocol, label_maps, read_centres
 from scantune.simulate.coils import COILS

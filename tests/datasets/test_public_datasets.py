@@ -15,7 +15,7 @@ from scantune.datasets.freesurfer import groups, label_names
 from scantune.datasets.label_grid import placed
 from scantune.datasets.splits import in_folds
 from scantune.errors import InputError, ScanError
-from scantune.scans.io import Case, LabelMap
+from scantune.scans.case import Case, LabelMap
 from scantune.simulate import COHORTS
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
 

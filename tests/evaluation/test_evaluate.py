@@ -11,7 +11,7 @@ import pytest
 from scantune.errors import InputError
 from scantune.evaluation import metrics
 from scantune.evaluation.evaluate import COLUMNS, evaluate
-from scantune.scans import io as scans
+from scantune.scans.io import read_scan
 from scantune.scans.names import images_in, match, scan_name
 
 
@@ -103,7 +103,7 @@ def test_scan_names_are_those_of_the_reader(tmp_path):
     volume = np.arange(27.0).reshape(3, 3, 3)
     for name in ("sub-01_T1w.nii.gz", "scan.v2.nii", "x.y.nii.gz"):
         path = write(tmp_path / name, volume)
-        assert scan_name(path) == scans.read_scan(path).name
+        assert scan_name(path) == read_scan(path).name
 
 
 def test_only_visible_image_files_count_as_images(tmp_path):

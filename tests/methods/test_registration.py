@@ -30,8 +30,9 @@ from scantune.networks.diffeomorphism import (
     warp,
 )
 from scantune.networks.registration import AtlasSlices
-from scantune.scans.io import Case, read_labels, write_image, write_labels
-from scantune.scans.outputs import OUTPUTS
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels, write_image, write_labels
+from scantune.scans.manifest import OUTPUT_ENDINGS
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS
 from scantune.tasks import Registration
@@ -326,7 +327,7 @@ class TestOutputs:
         write_image(tmp_path / "scan.nii.gz", case.image, case)
         result = scantune.adapt(model, tmp_path / "scan.nii.gz", method="source")
         entry = result.save(tmp_path / "out")
-        assert entry["outputs"] == {kind: f"scan_{end}" for kind, end in OUTPUTS.items()}
+        assert entry["outputs"] == {kind: f"scan_{end}" for kind, end in OUTPUT_ENDINGS.items()}
         assert {path.name for path in (tmp_path / "out").iterdir()} == {*entry["outputs"].values(), "manifest.json"}
         field = SimpleITK.ReadImage(str(tmp_path / "out" / "scan_deformation.nii.gz"))
         assert field.GetNumberOfComponentsPerPixel() == 3

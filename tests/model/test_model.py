@@ -10,7 +10,7 @@ from torch import nn
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
 from scantune.prior.calibration import Calibration, Levels
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 from tests.conftest import toy_scan
 

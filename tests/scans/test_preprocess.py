@@ -14,8 +14,8 @@ from scipy import ndimage
 from scantune.errors import InputError, ScanError
 from scantune.scans import preprocess
 from scantune.scans.bias_field import without_bias
+from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, SliceGrid
-from scantune.scans.io import Case
 from scantune.scans.preprocess import Preprocessing
 
 ORIENTATIONS = [

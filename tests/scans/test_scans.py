@@ -17,19 +17,10 @@ import torch
 from scantune.errors import InputError, ScanError
 from scantune.scans import header as headers
 from scantune.scans import image_files as imagefiles
+from scantune.scans.case import SHIFT, Case, LabelMap, grid_shift, require_same_grid
+from scantune.scans.files import write_text
 from scantune.scans.header import read_grid
-from scantune.scans.io import (
-    SHIFT,
-    Case,
-    LabelMap,
-    grid_shift,
-    read_labels,
-    read_scan,
-    require_same_grid,
-    write_image,
-    write_labels,
-    write_text,
-)
+from scantune.scans.io import read_labels, read_scan, write_image, write_labels
 from scantune.scans.tensors import write_tensors
 
 SHAPE = (6, 5, 4)

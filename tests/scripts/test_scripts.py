@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scantune.config.recipe import read_recipe
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.training.plan import TrainingPlan
 from tests.datasets.test_datasets import image, labels
 

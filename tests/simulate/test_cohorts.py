@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from scantune.errors import InputError
-from scantune.scans.io import Case, LabelMap
+from scantune.scans.case import Case, LabelMap
 from scantune.scans.names import match
 from scantune.simulate import COHORTS, VERSION, Centre, Cohort, FieldOfView, Protocol, Region, icbm152, label_maps
 from scantune.simulate import cache as cache_module

@@ -9,7 +9,7 @@ import torch
 from scipy import ndimage, stats
 
 from scantune.errors import InputError
-from scantune.scans.io import LabelMap
+from scantune.scans.case import LabelMap
 from scantune.simulate import COHORTS, Atlas, FieldOfView, Region, Subject, icbm152, label_maps
 from scantune.simulate.anatomies.brain import LABELS, TISSUES
 from scantune.simulate.anatomies.icbm152 import _CENTRE, export_atlas

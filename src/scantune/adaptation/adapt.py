@@ -24,7 +24,7 @@ from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.runtime.devices import find_device
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation, Task
 

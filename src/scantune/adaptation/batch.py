@@ -12,8 +12,9 @@ from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
 from scantune.adaptation.scan_run import AdaptSettings, ScanRun
 from scantune.errors import InputError, ScanError
+from scantune.scans.files import require_writable
+from scantune.scans.manifest import read_manifest
 from scantune.scans.names import scan_name
-from scantune.scans.outputs import read_manifest, require_writable
 
 if TYPE_CHECKING:
     from scantune.model.model import Model

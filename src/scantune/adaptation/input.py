@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from scantune.errors import InputError
 from scantune.model.model import Model
-from scantune.scans.io import Case, read_scan
+from scantune.scans.case import Case
+from scantune.scans.io import read_scan
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 

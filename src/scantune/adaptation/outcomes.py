@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scantune.scans.outputs import ManifestEntry
+from scantune.scans.manifest import ManifestEntry
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The output folder of `adapt`: what lies in it, and its manifest."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scantune.errors import ScanError
-from scantune.scans.outputs import FORMAT, MANIFEST, OUTPUTS, ManifestEntry, finite, output_name, read_manifest
+from scantune.scans.manifest import OUTPUT_ENDINGS, ManifestEntry, output_name, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,13 @@ class OutputFolder:
 
     def arrange(self, names: Sequence[str]) -> None:
         """Have the manifest tell of these scans last and in this order, however they came in."""
-        from scantune.scans.io import write_text
-
         with _alone_in(self.path):
             manifest = read_manifest(self.path)
             scans = manifest["scans"]
             moved = {name: scans[name] for name in names if name in scans}
             ordered = {name: entry for name, entry in scans.items() if name not in moved} | moved
             if list(ordered) != list(scans):
-                write_text(self.path / MANIFEST, _json(manifest | {"scans": ordered}))
+                write_manifest(self.path, manifest | {"scans": ordered})
 
     def entry(self, name: str) -> ManifestEntry:
         """Return what the manifest tells about a scan; nothing where it does not know the scan."""
@@ -59,7 +56,7 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
-        for file in (self.path / output_name(name, kind) for kind in OUTPUTS):
+        for file in (self.path / output_name(name, kind) for kind in OUTPUT_ENDINGS):
             if file.exists() and file.name not in entry.get("outputs", {}).values():
                 raise ScanError(
                     f"{file} is there already, but the folder's manifest does not tell of it. Choose another "
@@ -76,24 +73,18 @@ class OutputFolder:
             entry: What became of it.
             head: What the manifest tells about the run.
         """
-        from scantune.scans.io import write_text
-
         with _alone_in(self.path):
             scans = read_manifest(self.path)["scans"]
             before = scans.get(name, {})
             kept = entry["status"] == "failed" and self.holds(before)
             scans[name] = before | {"later_failure": entry["reason"]} if kept else entry
-            manifest = {"format": FORMAT, **head}
+            manifest = dict(head)
             if len(scans) == 1:
                 manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
-            write_text(self.path / MANIFEST, _json(manifest | {"scans": scans}))
+            write_manifest(self.path, manifest | {"scans": scans})
             if entry["status"] == "done":
-                for kind in OUTPUTS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
+                for kind in OUTPUT_ENDINGS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
                     (self.path / output_name(name, kind)).unlink(missing_ok=True)
-
-
-def _json(manifest: Mapping[str, Any]) -> str:
-    return json.dumps(finite(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @contextmanager

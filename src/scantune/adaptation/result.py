@@ -1,6 +1,5 @@
 """What an adaptation gives back: predictions before and after, energies, the decision; in memory and on disk."""
 
-import json
 import logging
 import platform
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ from scantune.adaptation.guard.base import Decision
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
 from scantune.runtime.memory import peak_memory_mb_of_process
+from scantune.scans.case import Case
 from scantune.scans.displacement import native_displacement
-from scantune.scans.io import Case, write_displacement, write_labels, write_text
-from scantune.scans.outputs import finite, output_name
+from scantune.scans.io import write_displacement, write_labels
+from scantune.scans.manifest import output_name, write_manifest
 from scantune.scans.preprocess import Prepared
 from scantune.tasks import Registration, Task
 
@@ -156,8 +156,7 @@ class Result:
             raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
         folder = Path(folder)
         entry = self.with_page(folder, self.write_segmentations(folder))
-        manifest = {"format": 1, "labels": self.labels, **entry, "scans": {self.case.name: entry}}
-        write_text(folder / "manifest.json", json.dumps(finite(manifest), indent=2, allow_nan=False))
+        write_manifest(folder, {"labels": self.labels, **entry, "scans": {self.case.name: entry}})
         if "page_failure" in entry:
             _log.warning("%s has no page: %s", self.case.name, entry["page_failure"])
         return entry

@@ -16,7 +16,7 @@ from scantune import __version__
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.errors import InputError, describe_error
-from scantune.scans.outputs import ManifestEntry, read_manifest
+from scantune.scans.manifest import ManifestEntry, read_manifest
 
 if TYPE_CHECKING:
     from scantune.adaptation.site import Site

@@ -11,7 +11,7 @@ from scantune.adaptation.adapt import adapt
 from scantune.adaptation.result import Result
 from scantune.errors import InputError
 from scantune.model.model import Model
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 
 
 class Site:

@@ -13,8 +13,7 @@ from scantune.benchmark.jobs import Adaptation, Job
 from scantune.benchmark.store import Store
 from scantune.config.toml import toml
 from scantune.evaluation.rows import ROWS, ScoreRow, read_rows, write_parquet, write_rows
-from scantune.scans.io import write_text
-from scantune.scans.outputs import require_writable
+from scantune.scans.files import require_writable, write_text
 
 TICK = 0.5
 """Seconds between two looks at how far running jobs are."""

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scantune.errors import InputError
-from scantune.scans.files import write_whole
-from scantune.scans.outputs import require_writable
+from scantune.scans.files import require_writable, write_whole
 
 
 @dataclass(frozen=True)

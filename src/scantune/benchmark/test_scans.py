@@ -13,7 +13,7 @@ import torch
 
 from scantune.datasets import Entry
 from scantune.errors import InputError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import VERSION
 from scantune.training.cache import case_key

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from scantune.errors import InputError
-from scantune.scans.io import Case, read_labels, read_scan, write_image, write_labels, write_text
-from scantune.scans.outputs import FORMAT, MANIFEST, ManifestEntry, read_manifest, require_writable
+from scantune.scans.case import Case
+from scantune.scans.files import require_writable
+from scantune.scans.io import read_labels, read_scan, write_image, write_labels
+from scantune.scans.manifest import MANIFEST, MANIFEST_FORMAT, ManifestEntry, read_manifest, write_manifest
 from scantune.simulate import SEQUENCES, Centre
 from scantune.simulate.coils import COILS
 
@@ -74,9 +76,14 @@ class CohortFolder:
         else:
             _require_free(path, [*centres, SHEET, RECIPE])
         require_writable(path)
-        manifest = {"format": FORMAT, **head, "centres": before.get("centres", {}) | records, "scans": before["scans"]}
+        manifest = {
+            "format": MANIFEST_FORMAT,
+            **head,
+            "centres": before.get("centres", {}) | records,
+            "scans": before["scans"],
+        }
         folder = cls(path, manifest)
-        folder._write()
+        write_manifest(path, manifest)
         return folder
 
     @property
@@ -109,7 +116,7 @@ class CohortFolder:
             "shape": list(case.shape),
             "spacing": [round(edge, 6) for edge in case.spacing],
         }
-        self._write()
+        write_manifest(self.path, self.manifest)
 
     def centres(self) -> tuple[CentreFiles, ...]:
         """What there is, in the order in which the centres came."""
@@ -136,10 +143,6 @@ class CohortFolder:
             and all((self.path / entry[part]).is_file() for part in ("image", "labels"))
         ]
         return sorted(entries, key=lambda entry: entry["number"])
-
-    def _write(self) -> None:
-        text = json.dumps(self.manifest, indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(self.path / MANIFEST, text + "\n")
 
 
 def centre_record(centre: Centre) -> dict[str, Any]:

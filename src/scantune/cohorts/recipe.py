@@ -9,7 +9,7 @@ import numpy as np
 
 from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.config.toml import toml
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 
 _MULTIPLE = 8  # pixels; sides that the network can halve three times
 _STRIPPED = 0.02  # share of exact zeros from which a scan counts as stripped: noise is nowhere exactly 0

@@ -16,7 +16,8 @@ from scantune.errors import InputError
 from scantune.plots.contact_sheet import View, contact_sheet, scanner_summary
 from scantune.plots.files import save_figure
 from scantune.runtime.devices import find_device
-from scantune.scans.io import Case, write_text
+from scantune.scans.case import Case
+from scantune.scans.files import write_text
 from scantune.simulate import COHORTS, Anatomy, Atlas, Cohort, read_centres
 from scantune.simulate.cache import VERSION
 from scantune.simulate.scheme import labelled_atlas, read_scheme

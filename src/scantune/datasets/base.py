@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from scantune.scans.case import Case
 from scantune.scans.header import check_file
-from scantune.scans.io import Case
 
 
 @dataclass(frozen=True)

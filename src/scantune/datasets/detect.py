@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scantune.datasets.nnunet import DESCRIPTION, read_description
 from scantune.errors import InputError
-from scantune.scans.outputs import MANIFEST
+from scantune.scans.manifest import MANIFEST
 
 
 def find_layout(root: str | Path) -> str:

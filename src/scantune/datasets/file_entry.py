@@ -11,8 +11,9 @@ import numpy as np
 
 from scantune.datasets.base import Entry
 from scantune.errors import InputError, ScanError
+from scantune.scans.case import Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.header import FileGrid, read_grid
-from scantune.scans.io import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
+from scantune.scans.io import read_labels, read_scan
 
 Key = TypeVar("Key", bound=Hashable)
 

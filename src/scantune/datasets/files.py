@@ -12,8 +12,9 @@ import numpy as np
 from scantune.datasets.base import Entry
 from scantune.datasets.file_entry import relabelled
 from scantune.errors import InputError
+from scantune.scans.case import Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.header import read_grid
-from scantune.scans.io import Case, LabelMap, grid_shift, read_labels, read_scan, require_same_grid
+from scantune.scans.io import read_labels, read_scan
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from scantune.datasets.base import DataSet
 from scantune.datasets.file_entry import FileEntry, relabelled, require_folder
 from scantune.datasets.label_grid import placed
 from scantune.errors import ScanError
-from scantune.scans.io import Case, LabelMap, read_labels, read_scan
+from scantune.scans.case import Case, LabelMap
+from scantune.scans.io import read_labels, read_scan
 
 Grouping = Literal["structures", "tissues", "registration"]
 Stripping = Literal["none", "mask", "labels"]

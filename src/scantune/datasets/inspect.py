@@ -10,7 +10,7 @@ import numpy as np
 
 from scantune.datasets import Entry
 from scantune.errors import ScanError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 
 _SQUARE = 0.01  # cosine of the angle between two axes, up to which they count as at right angles
 _SHIFTED = 0.02  # voxels; what is less is rounding that nobody needs to know of

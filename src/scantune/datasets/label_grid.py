@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scantune.errors import ScanError
-from scantune.scans.io import Case, LabelMap
+from scantune.scans.case import Case, LabelMap
 
 
 def placed(labels: LabelMap, scan: Case) -> LabelMap:

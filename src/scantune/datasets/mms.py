@@ -19,7 +19,7 @@ from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
 from scantune.datasets.splits import in_order
 from scantune.errors import InputError, ScanError
-from scantune.scans.io import Case, LabelMap
+from scantune.scans.case import Case, LabelMap
 
 CENTRES = {"HVHD": "1", "CSF": "2", "UHE": "3"}
 """Number of each hospital in the table."""

@@ -26,7 +26,8 @@ from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, relabelled, require_folder
 from scantune.datasets.label_grid import padded, placed, placeless
 from scantune.errors import InputError, ScanError
-from scantune.scans.io import Case, LabelMap, read_labels, read_scan
+from scantune.scans.case import Case, LabelMap
+from scantune.scans.io import read_labels, read_scan
 
 SITES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
 """How the names of each hospital's people begin; the training hospital first."""

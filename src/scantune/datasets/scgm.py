@@ -18,7 +18,8 @@ from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, relabelled, require_folder
 from scantune.datasets.splits import in_folds, require_fold
-from scantune.scans.io import Case, LabelMap, read_labels, require_same_grid
+from scantune.scans.case import Case, LabelMap, require_same_grid
+from scantune.scans.io import read_labels
 
 SITES = {"PM": 2, "USZ": 3, "VU": 4, "UCL": 1}
 """Number of each site in file names; Montreal, the training site, first."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from scantune.datasets.base import DataSet, Entry
 from scantune.datasets.files import Layer, LayeredEntry, by_name
 from scantune.errors import InputError
-from scantune.scans.outputs import MANIFEST, read_manifest
+from scantune.scans.manifest import MANIFEST, read_manifest
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ import numpy as np
 
 from scantune.errors import InputError
 from scantune.evaluation.metrics import Score, score
-from scantune.scans import io as scans
+from scantune.scans.case import require_same_grid
+from scantune.scans.files import require_writable, write_text
+from scantune.scans.io import read_labels
+from scantune.scans.manifest import read_manifest
 from scantune.scans.names import Matches, Pair, match
-from scantune.scans.outputs import read_manifest, require_writable
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Evaluation:
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row.record() for row in self.rows)
-        scans.write_text(path, text.getvalue())
+        write_text(path, text.getvalue())
 
 
 def evaluate(
@@ -153,8 +155,8 @@ def evaluate(
 def _score_pair(pair: Pair, structures: Mapping[str, int] | None) -> dict[str, Score]:
     """Score every given structure, or every value in either volume, by name."""
     allowed = None if structures is None else {0, *structures.values()}
-    prediction, reference = (scans.read_labels(path, allowed) for path in (pair.prediction, pair.reference))
-    scans.require_same_grid(prediction, reference)
+    prediction, reference = (read_labels(path, allowed) for path in (pair.prediction, pair.reference))
+    require_same_grid(prediction, reference)
     if structures is None:
         values = np.union1d(np.unique(prediction.labels), np.unique(reference.labels))
         structures = {str(value): int(value) for value in values}

@@ -13,7 +13,7 @@ from scantune.pages.markup import UNKNOWN, asset, duration, embedded, fixed, gen
 from scantune.pages.slices import colour_tables
 from scantune.pages.volumes import pack, to_base64
 from scantune.plots.colours import structure_colours
-from scantune.scans.io import write_text
+from scantune.scans.files import write_text
 
 
 def write_case(path: str | Path, view: CaseView) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scantune.pages.base import IndexRow
 from scantune.pages.markup import UNKNOWN, asset, duration, fixed, link, number, page, text
-from scantune.scans.io import write_text
+from scantune.scans.files import write_text
 
 INDEX = "index.html"
 

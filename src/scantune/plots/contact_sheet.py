@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.plots.colours import COLOURS, structure_colours
+from scantune.scans.case import Case
 from scantune.scans.grid import Orientation
-from scantune.scans.io import Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

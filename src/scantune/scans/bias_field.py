@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import ScanError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 
 N4_SHRINK = 4
 """The bias field is estimated on a grid this many times coarser, along axes that are long enough."""

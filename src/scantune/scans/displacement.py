@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Prepared
 
 LPS = np.array([-1.0, -1.0, 1.0])

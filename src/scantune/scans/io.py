@@ -14,25 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
-from scantune.scans.case import SHIFT, Case, ImageGrid, LabelMap, grid_shift, require_same_grid
-from scantune.scans.files import write_nifti, write_vectors, write_whole
+from scantune.scans.case import Case, LabelMap
 from scantune.scans.image_files import read_voxels
 from scantune.scans.names import scan_name
-
-__all__ = [
-    "SHIFT",
-    "Case",
-    "ImageGrid",
-    "LabelMap",
-    "grid_shift",
-    "read_labels",
-    "read_scan",
-    "require_same_grid",
-    "write_displacement",
-    "write_image",
-    "write_labels",
-    "write_text",
-]
+from scantune.scans.nifti import write_nifti, write_vectors
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -132,17 +117,6 @@ def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: C
     if displacement.shape != (*like.shape, 3):
         raise InputError(f"{path} must get the shape {(*like.shape, 3)}, not {displacement.shape}.")
     write_vectors(Path(path), displacement, like.affine)
-
-
-def write_text(path: AnyPath, text: str) -> None:
-    """Write a text file, which is complete or not there at all.
-
-    What UTF-8 cannot say, such as a file name that is no text, is written as an escape that JSON reads back.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    write_whole(Path(path), lambda temporary: temporary.write_bytes(text.encode("utf-8", "backslashreplace")))
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune.errors import ScanError
+from scantune.errors import InputError, ScanError
+from scantune.scans.files import write_whole
 
 _MM_PER_UNIT = {1: 1000.0, 3: 0.001}  # by NIfTI's code of the spatial unit: metres and micrometres
 _GRID_FIELDS = (
@@ -152,3 +153,61 @@ def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
             f"{path} must have one real number per voxel, but has values of type {dtype}. "
             "Export it as grey values (the magnitude, where values are complex)."
         )
+
+
+def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> None:
+    """Write an array `(x, y, z)`, in its own type, on the grid of the scan that affine and header come from.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    import nibabel
+
+    if not is_nifti(path):
+        raise InputError(f"{path} cannot be written: outputs are NIfTI files, so the name must end in .nii or .nii.gz.")
+    image = _on_file_grid(array, affine, header) or _on_grid(array, affine)
+    write_whole(path, lambda temporary: nibabel.save(image, temporary))
+
+
+def write_vectors(path: Path, array: NDArray[Any], affine: NDArray[np.float64]) -> None:
+    """Write a vector at each voxel, `(x, y, z, components)`, as NIfTI with the intent of vectors.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    import nibabel
+
+    image = _on_grid(array[:, :, :, None], affine)
+    image.header.set_intent("vector")
+    write_whole(path, lambda temporary: nibabel.save(image, temporary))
+
+
+def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> Any:
+    """A NIfTI image with the header's own grid fields; None where the scan has moved since it was read."""
+    import nibabel
+
+    if header is None or shape_3d(header.shape) != array.shape:
+        return None
+    kind = nibabel.Nifti1Image if header.version == 1 else nibabel.Nifti2Image
+    grid = kind.header_class()
+    for name, value in header.fields.items():
+        grid[name] = value
+    grid.set_data_shape(header.shape)
+    grid.set_data_dtype(array.dtype)
+    if not np.allclose(affine_in_mm(grid), affine, rtol=1e-7, atol=1e-7):
+        return None
+    return kind(array.reshape(header.shape), None, grid)
+
+
+def _on_grid(array: NDArray[Any], affine: NDArray[np.float64]) -> Any:
+    import nibabel
+
+    # The older version of the format counts voxels in 16 bits.
+    kind = nibabel.Nifti1Image if max(array.shape) < 2**15 else nibabel.Nifti2Image
+    image = kind(array, affine)
+    image.header.set_xyzt_units("mm")
+    image.set_sform(affine, "scanner")
+    image.set_qform(affine, "scanner")
+    if not np.allclose(image.get_qform(), affine, atol=1e-3):  # sheared: the quaternion form cannot say it
+        image.set_qform(None, "unknown")
+    return image

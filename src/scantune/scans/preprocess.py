@@ -16,8 +16,8 @@ from torch import Tensor
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, ScanError
 from scantune.scans.bias_field import without_bias
+from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
-from scantune.scans.io import Case
 
 MOST = 8192
 """Pixels along an axis of a slice; scans have a few hundred, damaged headers any number."""

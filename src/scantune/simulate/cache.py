@@ -11,8 +11,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from scantune.scans.case import Case
 from scantune.scans.files import write_whole
-from scantune.scans.io import Case
 
 VERSION = 1
 """Version of the simulated scans: raise it when a change of the code makes any of them look different beyond rounding.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.simulate.acquisition import acquire
 from scantune.simulate.anatomy import Anatomy
 from scantune.simulate.atlas import Atlas

@@ -23,9 +23,8 @@ import torch
 from scantune.datasets import Entry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
-from scantune.scans.files import write_whole
+from scantune.scans.files import require_writable, write_whole
 from scantune.scans.grid import Orientation, Slab, SliceGrid
-from scantune.scans.outputs import require_writable
 from scantune.scans.preprocess import Prepared, Preprocessing
 
 OnCase = Callable[[int, int, str], None]

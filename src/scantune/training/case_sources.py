@@ -14,7 +14,7 @@ from scantune.datasets.folder import Folder, FolderOptions
 from scantune.datasets.inspect import inspect_scan
 from scantune.datasets.subjects import subjects_in_two_splits
 from scantune.errors import InputError, ScanError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.training.cache import OnCase, prepared_cases, quiet, refuse
 

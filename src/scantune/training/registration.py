@@ -12,7 +12,8 @@ from scantune.config.settings import require_network, settings_from_table
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.networks import AtlasShape, Registering, registering
-from scantune.scans.io import Case, read_labels, read_scan
+from scantune.scans.case import Case
+from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate.anatomies.icbm152 import icbm152_case
 from scantune.tasks import Registration, Segmentation, find_task

@@ -10,7 +10,7 @@ import torch
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.simulate import COHORTS, Anatomy, Atlas, Cohort, icbm152, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
 from scantune.training.case_sources import SPLITS, CaseSource, DataSetSource, FileSource, Split

@@ -23,10 +23,12 @@ from scantune.model.model import Model
 from scantune.runtime.devices import find_device, reproducible
 from scantune.runtime.memory import peak_memory_mb, reset_peak_memory
 from scantune.runtime.version import installed_version
-from scantune.scans.io import Case, write_text
+from scantune.scans.case import Case
+from scantune.scans.files import write_text
+from scantune.scans.manifest import json_text, write_manifest
 from scantune.tasks import Registration
 
-MANIFEST, TRACE, CASE = "manifest.json", "trace.json", "case.npz"
+TRACE, CASE = "trace.json", "case.npz"
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,8 @@ class Adaptation(Job):
             )
         rows = self._rows(result, case, structures, device, peak_memory_mb(device))
         write_rows(out / ROWS, rows)
-        write_text(out / MANIFEST, _json(self._manifest(result, case, model)))
-        write_text(out / TRACE, _json(watcher.noted(result.trace)))
+        write_manifest(out, self._manifest(result, case, model))
+        write_text(out / TRACE, json_text(watcher.noted(result.trace)))
         if self.keep:
             _keep(out / CASE, result, case, self.labels)
 
@@ -203,19 +205,6 @@ def _session(case: Case) -> str:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _json(record: Any) -> str:
-    return json.dumps(_finite(record), indent=1) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not know."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _keep(path: Path, result: Result, case: Case, labels: Mapping[str, int]) -> None:

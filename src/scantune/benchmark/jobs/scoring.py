@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scantune.evaluation.metrics import Score, dice, score
 from scantune.evaluation.rows import MEAN, WHOLE
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 
 Labels = NDArray[np.integer[Any]]

@@ -11,7 +11,7 @@ from scantune.benchmark.jobs.scoring import Structures, dices
 from scantune.evaluation.rows import MEAN, WHOLE
 from scantune.methods import Method, find_method
 from scantune.model.model import Model
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 
 

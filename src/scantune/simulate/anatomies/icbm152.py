@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scantune.scans.io import Case
+from scantune.scans.case import Case
 from scantune.simulate.anatomies.brain import LABELS, TISSUES, folds
 from scantune.simulate.atlas import Atlas
 from scantune.simulate.template import Template, Variation

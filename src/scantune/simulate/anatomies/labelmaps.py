@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.scans.io import LabelMap, read_labels
+from scantune.scans.case import LabelMap
+from scantune.scans.io import read_labels
 from scantune.simulate.anatomies.brain import LABELS, TISSUES, folds
 from scantune.simulate.atlas import Atlas
 from scantune.simulate.subject import Region
