@@ -1,28 +1,27 @@
 """Several processes that adapt to the scans of a run side by side; what comes of a scan is the same."""
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.scan_run import ScanRun
 from scantune.errors import InputError
-from scantune.runtime.processes import choose_gpu, cores, when_gone
+from scantune.runtime.processes import (
+    ProcessPool,
+    TaskDone,
+    TaskFailed,
+    TaskMessage,
+    WorkerContext,
+    WorkerDied,
+    choose_gpu,
+    cores,
+    require_started,
+)
 
 Scan = tuple[str, Path]
-
-PATIENCE = 20.0
-"""Seconds that a process has to tidy up when the run is stopped."""
-
 
 AT_ONCE = 4
 """Processes that share a GPU by default: they take turns with it while others read, resample and write."""
@@ -78,10 +77,10 @@ def _paying(scans: int, device: str) -> int:
 
 
 def side_by_side(run: ScanRun, scans: Mapping[str, Path], workers: int) -> Iterator[Outcome]:
-    """Adapt to scans by several processes; outcomes come as they are ready.
+    """Adapt to scans by several processes and yield outcomes as they are ready.
 
-    A process that dies, as where memory is short, is replaced. Its scan is tried once more when all others are done,
-    with none at its side, and given up where that process dies, too.
+    If a process dies, for example for lack of memory, its scan is tried once more when all others are done, by a
+    single process, and given up if that one dies, too.
 
     Args:
         run: What the scans share.
@@ -90,165 +89,55 @@ def side_by_side(run: ScanRun, scans: Mapping[str, Path], workers: int) -> Itera
     """
     known = run.out.names()
     try:
-        with Team(run, workers) as team:
-            lost = yield from team.work(scans.items())
+        lost = yield from _adapt_all(run, scans.items(), workers)
         for scan in lost:
-            with Team(run, 1) as alone:
-                if (yield from alone.work([scan])):
-                    reason = f"{scan[1]} could not be adapted to: its process died twice. Was there enough memory?"
-                    outcome = run.give_up(*scan, reason)
-                    run.observer.end(outcome)
-                    yield outcome
+            if (yield from _adapt_all(run, [scan], 1)):
+                reason = f"{scan[1]} could not be adapted to: its process died twice. Was there enough memory?"
+                outcome = run.give_up(*scan, reason)
+                run.observer.end(outcome)
+                yield outcome
     finally:
         run.out.arrange([name for name in scans if name not in known])
 
 
-@dataclass
-class Member:
-    """A process, the pipe to it, the scan it is at, and whether it has said a word yet."""
-
-    process: BaseProcess
-    pipe: Connection
-    scan: Scan | None = None
-    ready: bool = False
-
-
-class Team:
-    """Processes that live as long as they are needed; use as a context manager.
-
-    Args:
-        run: What the scans share.
-        size: How many processes there are.
-    """
-
-    def __init__(self, run: ScanRun, size: int) -> None:
-        self.run, self.size = run, size
-        self.members: list[Member] = []
-
-    def __enter__(self) -> "Team":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the processes; one that is at a scan removes what it has half-written."""
-        for member in self.members:
-            if member.scan is not None:
-                member.process.terminate()
-            member.pipe.close()  # which ends one that waits for a scan
-        for member in self.members:
-            member.process.join(PATIENCE)
-            member.process.kill()
-            member.process.join()
-        self.members = []
-
-    def work(self, scans: Iterable[Scan]) -> Generator[Outcome, None, list[Scan]]:
-        """Adapt to scans, and return those whose processes died."""
-        queue, lost = deque(scans), list[Scan]()
-        while queue or any(member.scan for member in self.members):
-            self._hand_out(queue)
-            for pipe in wait([member.pipe for member in self.members]):
-                member = next(member for member in self.members if member.pipe is pipe)
-                try:
-                    answer = member.pipe.recv()
-                except (EOFError, OSError):
-                    lost += self._bury(member)
-                    continue
-                member.ready = True
-                if isinstance(answer, Exception):
-                    raise answer
-                if isinstance(answer, Outcome):
-                    member.scan = None
-                    self.run.observer.end(answer)
-                    yield answer
-                elif answer:
-                    self.run.observer.step(*answer)
-        return lost
-
-    def _hand_out(self, queue: deque[Scan]) -> None:
-        """Give every process that has none a scan."""
-        while queue:
-            free = next((member for member in self.members if member.scan is None), None)
-            if free is None:
-                if len(self.members) == self.size:
-                    return
-                self.members.append(free := self._new())
-            free.scan = queue.popleft()
-            self.run.observer.start(free.scan[0])
-            try:
-                free.pipe.send(free.scan)
-            except OSError:  # it has died, which is found when its answer is waited for
-                continue
-
-    def _new(self) -> Member:
-        # Not forked: a process that has used torch's threads may hang in its copies.
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        threads = max(cores() // self.size, 1)
-        light = replace(self.run, observer=ScanObserver())  # a copy, without the model that is loaded
-        process = context.Process(target=_work, args=(theirs, light, threads, len(self.members)), daemon=True)
-        with _unheard():
-            process.start()
-        theirs.close()
-        return Member(process, ours)
-
-    def _bury(self, member: Member) -> list[Scan]:
-        member.process.join()
-        member.pipe.close()
-        self.members.remove(member)
-        if not member.ready:
-            raise InputError(
-                "A process for adapting to scans side by side could not be started. Use one worker; a script of your "
-                'own that uses several must have its work under if __name__ == "__main__".'
-            )
-        return [] if member.scan is None else [member.scan]
+def _adapt_all(run: ScanRun, scans: Iterable[Scan], workers: int) -> Generator[Outcome, None, list[Scan]]:
+    """Adapt to scans, and return those whose processes died."""
+    waiting, lost = deque(scans), list[Scan]()
+    light = replace(run, observer=ScanObserver())  # a copy without the loaded model
+    with ProcessPool[Scan](partial(_prepare, light), workers, max(cores() // workers, 1)) as pool:
+        while waiting or pool.busy:
+            while waiting and pool.busy < workers:
+                run.observer.start(waiting[0][0])
+                pool.submit(waiting.popleft())
+            for event in pool.wait():
+                match event:
+                    case TaskMessage(_, step):
+                        run.observer.step(*step)
+                    case TaskDone(_, outcome):
+                        run.observer.end(outcome)
+                        yield outcome
+                    case TaskFailed(_, error):  # it concerns the run, not the scan, such as a full disk
+                        raise error
+                    case WorkerDied(scan):
+                        require_started(event)
+                        lost.append(scan)
+    return lost
 
 
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Let Ctrl-C, which is for the one who starts it, not reach a process that is started meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _prepare(run: ScanRun, context: WorkerContext) -> Callable[[Scan], Outcome]:
+    """Return the function that adapts to one scan after another in a worker process."""
+    if run.settings.device in ("auto", "cuda"):
+        choose_gpu(context.number)
+    run = replace(run, observer=_StepSender(context))
+    return lambda scan: run.adapt(*scan)
 
 
-class _Relay(ScanObserver):
-    """Sends word of every step to the process that asked for the work."""
+class _StepSender(ScanObserver):
+    """Sends every step to the process that owns the pool."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
 
     def step(self, name: str, step: int, steps: int) -> None:
-        """Send it."""
-        self.pipe.send((name, step, steps))
-
-
-def _work(pipe: Connection, run: ScanRun, threads: int, number: int) -> None:
-    """The life of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    gone = threading.Thread(
-        target=when_gone, args=(os.getppid(), lambda: os.kill(os.getpid(), signal.SIGTERM)), daemon=True
-    )
-    gone.start()
-    for name in ("OMP_NUM_THREADS", "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"):  # read when libraries are loaded
-        os.environ[name] = str(threads)
-    try:
-        run = replace(run, observer=_Relay(pipe))
-        if run.settings.device in ("auto", "cuda"):
-            choose_gpu(number)
-        if "torch" in sys.modules:  # with the program that started this one
-            sys.modules["torch"].set_num_threads(threads)
-        pipe.send(None)
-        while True:
-            name, path = pipe.recv()
-            try:
-                answer: Outcome | Exception = run.adapt(name, path)
-            except Exception as error:  # of the run, not of the scan, such as a full disk
-                answer = error
-            pipe.send(answer)
-    except (EOFError, OSError, KeyboardInterrupt):  # nobody wants more
-        return
+        """Send a step."""
+        self.context.send((name, step, steps))
