@@ -1,4 +1,4 @@
-"""What a page shows: one scan, its segmentations before and after adaptation, and what the manifest tells of it."""
+"""Content of a page: one scan, its segmentations before and after adaptation, and its entry in the manifest."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,21 @@ from scantune.scans.grid import Plane
 
 @dataclass(frozen=True, eq=False)
 class CaseView:
-    """A scan to be shown.
+    """A scan to show on a page.
 
     Attributes:
-        name: Of the scan; the page's title.
+        name: Name of the scan, and title of the page.
         image: Intensities `(x, y, z)`.
         affine: Voxel to world, `(4, 4)`, RAS+ in mm.
         before: Labels `(x, y, z)` of the source network.
         after: Labels `(x, y, z)` of the result.
         labels: Structure names and their values.
-        entry: What the manifest tells: decision, reason, method, energies, volumes, seconds, ...
-        trace: A row per step, as `Result.trace`.
-        reference: Labels `(x, y, z)`, where they are known.
-        site: Where the scan was acquired.
+        entry: The scan's entry in the manifest: decision, reason, method, energies, volumes, seconds, ...
+        trace: One row per step, as in `Result.trace`.
+        reference: True labels `(x, y, z)`; None if unknown.
+        site: The site that acquired the scan.
         subject: The person.
-        plane: The plane of the network's slices, which the page shows first.
+        plane: The plane of the network's slices. The page shows it first.
     """
 
     name: str
@@ -48,18 +48,18 @@ class CaseView:
 
     @property
     def structures(self) -> dict[str, int]:
-        """The labels without the background, in their order."""
+        """Return the labels without the background, sorted by value."""
         return dict(sorted(((name, value) for name, value in self.labels.items() if value), key=lambda item: item[1]))
 
     @property
     def maps(self) -> dict[str, NDArray[Any]]:
-        """The label maps there are, by what they are called on the page."""
+        """Return the label maps by their names on the page."""
         maps = {"Before": self.before, "After": self.after}
         return maps if self.reference is None else maps | {"Reference": self.reference}
 
     @cached_property
     def dice(self) -> dict[str, tuple[float, float]]:
-        """Dice before and after by structure; nothing without a reference."""
+        """Return Dice before and after by structure; empty without a reference."""
         if self.reference is None:
             return {}
         return {
@@ -68,12 +68,12 @@ class CaseView:
         }
 
     def volume_ml(self, labels: NDArray[Any], structure: str) -> float:
-        """What a structure fills in one of the label maps."""
+        """Return the volume of a structure in one of the label maps."""
         voxel = abs(float(np.linalg.det(self.affine[:3, :3]))) / 1000
         return voxel * int((labels == self.labels[structure]).sum())
 
     def summary(self, page: str) -> "IndexRow":
-        """The scan's row of an index."""
+        """Return the scan's row of an index."""
         before, after = (mean(part) for part in zip(*self.dice.values(), strict=True)) if self.dice else (None, None)
         return IndexRow(
             page,
@@ -93,21 +93,21 @@ class CaseView:
 
 @dataclass(frozen=True)
 class IndexRow:
-    """A scan in the table of an index; what is not known is None.
+    """A scan in the table of an index. Unknown values are None.
 
     Attributes:
-        page: File of its page, beside the index; empty where there is none.
-        name: Of the scan.
-        site: Where it was acquired.
+        page: File of its page, relative to the index; empty if it has none.
+        name: Name of the scan.
+        site: The site that acquired it.
         subject: The person.
-        method: How it was adapted.
-        decision: The guard's.
-        reason: Of the decision.
-        dice_before: Mean over the structures.
-        dice_after: Mean over the structures.
-        energy_before: In nats.
-        energy_after: In nats.
-        seconds: That the adaptation took.
+        method: The method of adaptation.
+        decision: The guard's decision.
+        reason: The reason of the decision.
+        dice_before: Mean Dice over the structures.
+        dice_after: Mean Dice over the structures.
+        energy_before: Energy in nats.
+        energy_after: Energy in nats.
+        seconds: Duration of the adaptation.
     """
 
     page: str
@@ -125,13 +125,13 @@ class IndexRow:
 
     @property
     def dice_change(self) -> float | None:
-        """After minus before."""
+        """Return Dice after minus Dice before."""
         if self.dice_before is None or self.dice_after is None:
             return None
         return self.dice_after - self.dice_before
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Of the numbers among the values; None where there is none."""
-    there = [value for value in values if not math.isnan(value)]
-    return fmean(there) if there else None
+    """Return the mean of the values that are not NaN; None if all are."""
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else None

@@ -1,16 +1,16 @@
-"""The page of one scan: what the guard decided, the scan before and after, volumes, and the way of the adaptation."""
+"""The page of one scan: the guard's decision, the scan before and after, volumes, and the course of the adaptation."""
 
 import gzip
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from scantune.pages.base import CaseView, mean
 from scantune.pages.charts import layers_chart, trace_chart
-from scantune.pages.figure import stills, swatch, viewer, viewer_data
-from scantune.pages.markup import UNKNOWN, asset, duration, embedded, fixed, generator, number, page, sentence, text
+from scantune.pages.render import GENERATOR, UNKNOWN, asset, fixed, number, render
 from scantune.pages.slices import colour_tables
+from scantune.pages.viewer import viewer_data, viewer_values
 from scantune.pages.volumes import pack, to_base64
 from scantune.plots.colours import structure_colours
 from scantune.scans.files import write_text
@@ -26,140 +26,129 @@ def write_case(path: str | Path, view: CaseView) -> None:
 
 
 def is_current(path: Path, made_from: Path) -> bool:
-    """Whether a page is there, of this version of scantune, and newer than what it was made from."""
+    """Return whether a page exists, is of this version of scantune, and is newer than the file it was made from."""
     if not path.is_file() or path.stat().st_mtime < made_from.stat().st_mtime:
         return False
     with path.open(encoding="utf-8") as file:
-        return generator() in file.read(2000)
+        return f'<meta name="generator" content="{GENERATOR}">' in file.read(2000)
 
 
 def case_page(view: CaseView) -> str:
-    """The HTML of the page."""
+    """Return the HTML of the page."""
     packed = pack(view)
     tables = colour_tables(view, packed.cutout)
-    body = "\n".join(
-        [
-            _head(view),
-            "<main>",
-            '<div class="columns">',
-            viewer(view, packed.cutout, tables),
-            stills(view, packed.cutout, tables),
-            f'<div class="side">{_structures(view)}{_trace(view)}{_layers(view)}</div>',
-            "</div>",
-            _details(view),
-            "</main>",
-            _foot(),
-        ]
+    return render(
+        "case.html",
+        **_heading(view),
+        **viewer_values(view, packed.cutout, tables),
+        has_dice=bool(view.dice),
+        structures=_structures(view),
+        trace_chart=_trace_chart(view) if view.trace else None,
+        trace_lines=_trace_lines(view),
+        layers_chart=_layers_chart(view),
+        facts=_facts(view.entry),
+        viewer_data=viewer_data(view, packed.cutout, tables),
+        niivue=_niivue(),
+        image=packed.image,
+        codes=packed.codes,
     )
-    scripts = {
-        "data": embedded(viewer_data(view, packed.cutout, tables)),
-        "niivue": _niivue(),
-        "image": packed.image,
-        "codes": packed.codes,
-    }
-    return page(f"{view.name} - scantune", body, scripts, asset("assets/viewer.js"))
 
 
 @cache
 def _niivue() -> str:
-    """The viewer's code, gzipped, in base64."""
+    """Return the viewer's code, gzipped, in base64."""
     return to_base64(gzip.compress(asset("vendor/niivue.umd.js").encode(), 9, mtime=0))
 
 
-def _head(view: CaseView) -> str:
+def _heading(view: CaseView) -> dict[str, Any]:
+    """Return the values at the top of the page."""
     entry = view.entry
     decision = str(entry.get("decision", ""))
-    pairs = "".join(
-        f"<div><dt>{name}</dt><dd>{before} <span aria-label='to'>→</span> <strong>{after}</strong> "
-        f"<small>{note}</small></dd></div>"
-        for name, before, after, note in _figures(view)
-    )
-    origin = ", ".join(text(part) for part in (view.site, view.subject) if part and part != view.name)
-    plain = [("Method", text(entry.get("method", UNKNOWN))), ("Time", duration(entry.get("seconds")))]
-    plain += [("Site and subject", origin)] if origin else []
-    rest = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in plain)
-    return f"""<header>
-<p class="brand">scantune <span>adaptation of one scan</span></p>
-<h1>{text(view.name)}</h1>
-<p class="decision {decision.replace(" ", "-")}">{text(sentence(decision, str(entry.get("reason", ""))))}</p>
-{_meaning(decision)}
-{"".join(f"<p>{text(remark)}</p>" for remark in entry.get("remarks") or ())}
-<dl class="figures">{pairs}{rest}</dl>
-</header>"""
+    return {
+        "name": view.name,
+        "decision": decision,
+        "verdict": sentence(decision, str(entry.get("reason", ""))),
+        "remarks": entry.get("remarks") or (),
+        "measures": list(_measures(view)),
+        "method": entry.get("method", UNKNOWN),
+        "seconds": entry.get("seconds"),
+        "origin": ", ".join(part for part in (view.site, view.subject) if part and part != view.name),
+    }
 
 
-def _figures(view: CaseView) -> Iterator[tuple[str, str, str, str]]:
-    """Name, before, after and a note of the numbers that stand at the top."""
+def sentence(decision: str, reason: str) -> str:
+    """Return the guard's decision and its reason as one sentence."""
+    words = f"{decision}: {reason}" if reason else decision
+    words = words[:1].upper() + words[1:]
+    return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def _measures(view: CaseView) -> Iterator[dict[str, str]]:
+    """Yield the measures before and after, with a note on their unit."""
     entry, guard = view.entry, view.entry.get("guard") or {}
+
+    def measure(name: str, before: str, after: str, note: str = "") -> dict[str, str]:
+        return {"name": name, "before": before, "after": after, "note": note}
+
     if view.dice:
         before, after = (mean(part) for part in zip(*view.dice.values(), strict=True))
-        yield "Mean Dice", fixed(before), fixed(after), ""
-    readings = [text(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key)]
-    note = f"nats, {', then '.join(dict.fromkeys(readings))}" if readings else "nats"
-    yield "Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note
-    for measure in ("stability", "likeness"):
-        if f"{measure}_after" in guard:
-            yield measure.capitalize(), fixed(guard.get(f"{measure}_before")), fixed(guard[f"{measure}_after"]), ""
+        yield measure("Mean Dice", fixed(before), fixed(after))
+    readings = dict.fromkeys(str(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key))
+    note = f"nats, {', then '.join(readings)}" if readings else "nats"
+    yield measure("Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note)
+    for name in ("stability", "likeness"):
+        if f"{name}_after" in guard:
+            yield measure(name.capitalize(), fixed(guard.get(f"{name}_before")), fixed(guard[f"{name}_after"]))
 
 
-def _meaning(decision: str) -> str:
-    """What a decision means for the result, where that is not plain."""
-    meanings = {
-        "rolled back": "The adaptation was undone: the result is that of the network as it was trained.",
-        "skipped": "The network was not changed: the result is that of the network as it was trained.",
-    }
-    return f"<p>{meanings[decision]}</p>" if decision in meanings else ""
-
-
-def _structures(view: CaseView) -> str:
+def _structures(view: CaseView) -> list[dict[str, Any]]:
+    """Return a row per structure, with its volumes in mL and its Dice before and after."""
     colours = structure_colours(view.labels)
     rows = []
     for name in view.structures:
         before, after = (view.volume_ml(labels, name) for labels in (view.before, view.after))
-        change = f"{100 * (after / before - 1):+.1f} %" if before else UNKNOWN
-        scores = "".join(f"<td>{fixed(value)}</td>" for value in view.dice.get(name, ()))
         rows.append(
-            f'<tr><th scope="row">{swatch(colours[name])}{text(name)}</th><td>{number(before)}</td>'
-            f"<td>{number(after)}</td><td>{change}</td>{scores}</tr>"
+            {
+                "name": name,
+                "colour": colours[name],
+                "before_ml": before,
+                "after_ml": after,
+                "change": f"{100 * (after / before - 1):+.1f} %" if before else UNKNOWN,
+                "dice": view.dice.get(name, ()),
+            }
         )
-    groups = '<th scope="colgroup" colspan="3">Volume in mL</th>' + (
-        '<th scope="colgroup" colspan="2">Dice</th>' if view.dice else ""
-    )
-    columns = ["before", "after", "change", *(["before", "after"] if view.dice else [])]
-    heads = "".join(f'<th scope="col">{name}</th>' for name in columns)
-    return f"""<section><h2>Structures</h2>
-<div class="scroll"><table class="numbers"><thead><tr><td></td>{groups}</tr><tr><td></td>{heads}</tr></thead>
-<tbody>{"".join(rows)}</tbody></table></div></section>"""
+    return rows
 
 
-def _trace(view: CaseView) -> str:
-    if not view.trace:
-        return "<section><h2>The adaptation, step by step</h2><p>No step was taken.</p></section>"
+def _chosen_step(view: CaseView) -> int | None:
+    return view.entry.get("best_step") if view.entry.get("decision") == "kept" else None
+
+
+def _trace_chart(view: CaseView) -> str:
     entry = view.entry
     levels = {"least possible": entry.get("energy_floor"), "typical of source subjects": entry.get("energy_typical")}
-    chosen = entry.get("best_step") if entry.get("decision") == "kept" else None
-    refused = any(not row.get("valid", True) for row in view.trace)
-    keys = [("energy", "energy")] if any("cnn" in row for row in view.trace) else []
-    keys += [("objective", "objective")] + ([("chosen", "chosen step")] if chosen is not None else [])
-    keys += [("refused", "step that could not be chosen")] if refused else []
-    legend = "".join(f'<span><i class="key {kind}"></i>{name}</span>' for kind, name in keys)
-    return f"""<section><h2>The adaptation, step by step</h2>
-{trace_chart(view.trace, levels, chosen)}
-<div class="legend">{legend}</div></section>"""
+    return trace_chart(view.trace, levels, _chosen_step(view))
 
 
-def _layers(view: CaseView) -> str:
+def _trace_lines(view: CaseView) -> dict[str, str]:
+    """Return the legend of the chart: names by kind of line."""
+    lines = {"energy": "energy"} if any("cnn" in row for row in view.trace) else {}
+    lines |= {"objective": "objective"}
+    if _chosen_step(view) is not None:
+        lines |= {"chosen": "chosen step"}
+    if any(not row.get("valid", True) for row in view.trace):
+        lines |= {"refused": "step that could not be chosen"}
+    return lines
+
+
+def _layers_chart(view: CaseView) -> str | None:
+    """Return the chart of layers; None if the manifest has no energies of layers."""
     before, after = (_by_layer(view.entry.get(key) or {}) for key in ("energies_before", "energies_after"))
-    if not before:
-        return ""
-    return f"""<section><h2>Distance from the training scans, by layer</h2>
-{layers_chart(before, after)}
-<div class="legend"><span><i class="key before"></i>before</span><span><i class="key after"></i>after</span></div>
-</section>"""
+    return layers_chart(before, after) if before else None
 
 
 def _by_layer(energies: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """One name for each group of each family; the CNN experts' are the layers' own."""
+    """Return the energies under one name for each layer of each family of experts."""
     return {
         (layer if family == "cnn" else f"{layer} ({family})"): value
         for family, groups in energies.items()
@@ -167,9 +156,9 @@ def _by_layer(energies: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _details(view: CaseView) -> str:
-    entry = view.entry
-    was = entry.get("source_quality") or {}
+def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings and versions, as far as the manifest has them."""
+    source_quality = entry.get("source_quality") or {}
     facts = {
         "preset": entry.get("preset"),
         "steps": entry.get("steps"),
@@ -178,22 +167,10 @@ def _details(view: CaseView) -> str:
         "device": entry.get("device"),
         "peak memory": None if entry.get("peak_memory_mb") is None else f"{entry['peak_memory_mb']:.0f} MB",
         **{
-            f"{name} before and after": f"{number(was.get(name))}, {number(value)}"
+            f"{name} before and after": f"{number(source_quality.get(name))}, {number(value)}"
             for name, value in (entry.get("quality") or {}).items()
         },
         **{f"option {name}": value for name, value in (entry.get("options") or {}).items()},
         **{f"version of {name}": value for name, value in (entry.get("versions") or {}).items()},
     }
-    rows = "".join(
-        f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>'
-        for name, value in facts.items()
-        if value is not None
-    )
-    return f"<details><summary>Settings and versions</summary><table>{rows}</table></details>"
-
-
-def _foot() -> str:
-    return f"""<footer><p>For research use only. Made by scantune {text(version("scantune"))}. This page needs no
-network; it contains the scan's picture in 8 bits, so treat it as you treat the scan.</p>
-<p>The viewer is NiiVue 0.69.0, Copyright (c) 2021, Niivue, BSD 2-Clause licence, without any warranty; its terms are in
-scantune/pages/vendor/LICENSE.md.</p></footer>"""
+    return {name: value for name, value in facts.items() if value is not None}

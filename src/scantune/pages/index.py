@@ -6,16 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from scantune.pages.base import IndexRow
-from scantune.pages.markup import UNKNOWN, asset, duration, fixed, link, number, page, text
+from scantune.pages.render import UNKNOWN, render
 from scantune.scans.files import write_text
 
 INDEX = "index.html"
 
-_COLUMNS = (
-    *(("Scan", ""), ("Site", ""), ("Subject", ""), ("Method", ""), ("Decision", "")),
-    *(("Dice before", "number"), ("Dice after", "number"), ("Change", "number")),
-    *(("Energy before", "number"), ("Energy after", "number"), ("Time", "number")),
-)
+_COLUMNS = {
+    "name": "Scan",
+    "site": "Site",
+    "subject": "Subject",
+    "method": "Method",
+    "decision": "Decision",
+    "dice_before": "Dice before",
+    "dice_after": "Dice after",
+    "dice_change": "Change",
+    "energy_before": "Energy before",
+    "energy_after": "Energy after",
+    "seconds": "Time",
+}
+"""Headings of the table, by attribute of `IndexRow`."""
+_NUMERIC = {"dice_before", "dice_after", "dice_change", "energy_before", "energy_after", "seconds"}
+_ALWAYS_SHOWN = {"name", "method", "decision", "seconds"}
 
 
 def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> None:
@@ -24,8 +35,8 @@ def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: S
     Args:
         path: The file.
         rows: The scans.
-        title: Above the table.
-        notes: Sentences below the table about what is not in it.
+        title: Heading above the table.
+        notes: Sentences about missing scans, for below the table.
 
     Raises:
         InputError: The file cannot be written.
@@ -34,17 +45,20 @@ def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: S
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file is an index that scantune wrote."""
+    """Return whether a file is an index that scantune wrote."""
     mark = '<meta name="generator" content="scantune'
     return path.is_file() and mark in path.read_text("utf-8", errors="replace")
 
 
 def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Write the index of a folder of `scantune adapt`; False where another program's is there, which is left alone.
+    """Write the index of a folder of `scantune adapt`, unless another program's file has its name.
 
     Args:
-        folder: Where the pages are.
-        scans: What the manifest tells, by name of the scan.
+        folder: The folder of the pages.
+        scans: Entries of the manifest, by name of the scan.
+
+    Returns:
+        False if the file of another program was left as it is.
 
     Raises:
         InputError: The file cannot be written.
@@ -71,70 +85,24 @@ def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> str:
-    """The HTML of the index; without scripts it is a plain table."""
-    shown = [number for number, (name, _) in enumerate(_COLUMNS) if _is_known(name, rows)]
-    heads = "".join(
-        f'<th scope="col" class="{kind}"><button type="button">{name}</button></th>'
-        for name, kind in (_COLUMNS[number] for number in shown)
-    )
-    body = "".join(f"<tr>{''.join(_cells(row)[number] for number in shown)}</tr>\n" for row in rows)
-    decisions = Counter(row.decision for row in rows if row.decision)
-    told = ", ".join(f"{count} {text(decision)}" for decision, count in decisions.most_common())
+    """Return the HTML of the index; without scripts it is a plain table."""
     scans = len({(row.site, row.name) for row in rows})
-    listed = "".join(f"<li>{text(note)}</li>" for note in notes)
     counted = f"{scans} {'scan' if scans == 1 else 'scans'}" + (f", {len(rows)} runs" if len(rows) > scans else "")
-    return page(
-        f"{title} - scantune",
-        f"""<header>
-<p class="brand">scantune <span>adaptation of single scans</span></p>
-<h1>{text(title)}</h1>
-<p>{counted}{": " if told else ""}{told}.
-Dice is the mean over structures, energy is in nats; less is closer to the training scans.</p>
-<p class="filter"><label>Filter <input type="search" id="filter" placeholder="site, subject, method, decision"></label>
-<output id="count" class="note"></output></p>
-</header>
-<main><div class="scroll"><table class="cases"><thead><tr>{heads}</tr></thead>
-<tbody>
-{body}</tbody></table></div>{f"<h2>Not in the table</h2><ul>{listed}</ul>" if notes else ""}</main>
-<footer><p>For research use only. Click on a heading to sort by it.</p></footer>""",
-        {},
-        asset("assets/index.js"),
+    decisions = Counter(row.decision for row in rows if row.decision).most_common()
+    return render(
+        "index.html",
+        title=title,
+        summary=": ".join(filter(None, [counted, ", ".join(f"{count} {name}" for name, count in decisions)])),
+        columns={column: name for column, name in _COLUMNS.items() if _is_shown(column, rows)},
+        numeric=_NUMERIC,
+        rows=rows,
+        notes=notes,
+        unknown=UNKNOWN,
     )
 
 
-def _is_known(column: str, rows: Sequence[IndexRow]) -> bool:
-    """Whether a column tells anything about any scan."""
-    columns: dict[str, Sequence[object]] = {
-        "Site": [row.site for row in rows],
-        "Subject": [row.subject for row in rows if row.subject != row.name],
-        "Dice before": [row.dice_before for row in rows],
-        "Dice after": [row.dice_after for row in rows],
-        "Change": [row.dice_change for row in rows],
-        "Energy before": [row.energy_before for row in rows],
-        "Energy after": [row.energy_after for row in rows],
-    }
-    return column not in columns or any(value not in (None, "") for value in columns[column])
-
-
-def _cells(row: IndexRow) -> list[str]:
-    """One cell for each column."""
-    name = f'<a href="{link(row.page)}">{text(row.name)}</a>' if row.page else text(row.name)
-    kind = row.decision.replace(" ", "-")
-    decision = f'<span class="tag {text(kind)}" title="{text(row.reason)}">{text(row.decision)}</span>'
-    change = row.dice_change
-    direction = "" if change is None or abs(change) < 0.0005 else "up" if change > 0 else "down"
-    told = UNKNOWN if change is None else f"{change:+.3f}"
-    return [
-        f'<td class="wrap">{name}</td>',
-        *(f"<td>{text(value)}</td>" for value in (row.site, row.subject, row.method)),
-        f"<td>{decision if row.decision else UNKNOWN}</td>",
-        *(_number(value, fixed(value)) for value in (row.dice_before, row.dice_after)),
-        _number(change, f'<span class="{direction}">{told}</span>'),
-        *(_number(value, number(value)) for value in (row.energy_before, row.energy_after)),
-        _number(row.seconds, duration(row.seconds)),
-    ]
-
-
-def _number(value: float | None, told: str) -> str:
-    known = "" if value is None else f' data-value="{value:.8g}"'
-    return f'<td class="number"{known}>{told}</td>'
+def _is_shown(column: str, rows: Sequence[IndexRow]) -> bool:
+    """Return whether a column has a value for any scan, or is always shown."""
+    if column == "subject":
+        rows = [row for row in rows if row.subject != row.name]
+    return column in _ALWAYS_SHOWN or any(getattr(row, column) not in (None, "") for row in rows)

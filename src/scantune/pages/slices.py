@@ -10,26 +10,26 @@ from scantune.pages.base import CaseView
 from scantune.pages.volumes import AXES, Cutout, to_base64
 from scantune.plots.colours import WRONG, structure_colours
 
-SHOWN = 3
-"""So many slices, evenly over the structures' extent."""
+STILLS = 3
+"""Number of slices shown as pictures, evenly over the extent of the structures."""
 
 DIFFERENCES = {"repaired": "#009e73", "made worse": WRONG, "still wrong": "#e69f00"}
-"""Colours of voxels that are wrong before or after, where there is a reference."""
+"""Colours of voxels that are wrong before or after adaptation, if the scan has a reference."""
 
 CHANGED = {"changed": WRONG}
-"""Of voxels that adaptation changed, where there is none."""
+"""Colour of voxels that adaptation changed, for scans without a reference."""
 
 _OPACITY = 0.6
-_MOST_PIXELS = 320  # along an edge
+_MAX_EDGE = 320  # pixels
 
 
 def difference_colours(view: CaseView) -> dict[str, str]:
-    """What kinds of differences a page tells apart, and their colours."""
+    """Return the kinds of differences that a page shows, and their colours."""
     return CHANGED if view.reference is None else DIFFERENCES
 
 
 def colour_tables(view: CaseView, cutout: Cutout) -> dict[str, list[str]]:
-    """For each way to show the label maps, the colour of every code; empty where it is clear."""
+    """Return the colour of every code for each way to show the label maps; an empty one is transparent."""
     colours = {view.labels[name]: colour for name, colour in structure_colours(view.labels).items()}
     tables = {
         name: [colours.get(int(value), "") for value in cutout.combinations[:, number]]
@@ -51,26 +51,26 @@ def _difference(row: list[int]) -> str:
 
 
 def middle_slice(cutout: Cutout, plane: str) -> int:
-    """The slice with most of the last map, which is the reference where there is one; the middle one of nothing."""
+    """Return the slice with most labelled voxels in the last map, or the middle slice if the map is empty."""
     axis = AXES[plane]
     found = (cutout.labels(-1) > 0).sum(axis=tuple(other for other in range(3) if other != axis))
     return int(found.argmax()) if found.any() else cutout.image.shape[axis] // 2
 
 
 def shown_slices(cutout: Cutout, plane: str) -> list[int]:
-    """Slices to print, evenly over the structures' extent, their ends left out."""
+    """Return the slices to print, evenly over the extent of the structures without its ends."""
     axis = AXES[plane]
     seen = np.flatnonzero((cutout.codes > 0).any(axis=tuple(other for other in range(3) if other != axis)))
     first, last = (int(seen[0]), int(seen[-1])) if seen.size else (0, cutout.image.shape[axis] - 1)
-    places = np.linspace(first, last, SHOWN + 2)[1:-1]
+    places = np.linspace(first, last, STILLS + 2)[1:-1]
     return sorted({round(float(place)) for place in places})
 
 
 def slice_pictures(cutout: Cutout, tables: Mapping[str, list[str]], plane: str, number: int) -> dict[str, str]:
-    """One slice as data addresses of PNG: the scan alone, then each table laid over it."""
-    grey = _lying(cutout.image, plane, number)
-    codes = _lying(cutout.codes, plane, number)
-    every = max(1, -(-max(grey.shape) // _MOST_PIXELS))
+    """Draw one slice as PNG data URLs: the scan alone, then with each table laid over it."""
+    grey = _radiological(cutout.image, plane, number)
+    codes = _radiological(cutout.codes, plane, number)
+    every = max(1, -(-max(grey.shape) // _MAX_EDGE))
     grey, codes = grey[::every, ::every], codes[::every, ::every]
     plain = np.repeat(grey[..., None], 3, axis=2)
     pictures = {"Scan": _png(plain)}
@@ -84,16 +84,16 @@ def slice_pictures(cutout: Cutout, tables: Mapping[str, list[str]], plane: str, 
 
 
 def aspect(cutout: Cutout, plane: str) -> float:
-    """Width over height of a slice, in mm."""
+    """Return width over height of a slice, both in mm."""
     size = [edge * n for edge, n in zip(cutout.spacing, cutout.image.shape, strict=True)]
     width, height = {"axial": (0, 1), "coronal": (0, 2), "sagittal": (1, 2)}[plane]
     return float(size[width] / size[height])
 
 
-def _lying(volume: NDArray[np.unsignedinteger], plane: str, number: int) -> NDArray[np.unsignedinteger]:
-    """A slice `(rows, columns)` as radiologists look at it: superior or anterior up, the patient's right left."""
-    lying: NDArray[np.unsignedinteger] = np.take(volume, number, AXES[plane]).T[::-1, ::-1]
-    return lying
+def _radiological(volume: NDArray[np.unsignedinteger], plane: str, number: int) -> NDArray[np.unsignedinteger]:
+    """Return a slice `(rows, columns)` in radiological view: superior or anterior up, right on the left."""
+    slice_: NDArray[np.unsignedinteger] = np.take(volume, number, AXES[plane]).T[::-1, ::-1]
+    return slice_
 
 
 def _png(picture: NDArray[np.uint8]) -> str:

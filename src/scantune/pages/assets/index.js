@@ -6,7 +6,7 @@
   const heads = [...table.tHead.rows[0].cells];
   const filter = document.getElementById("filter");
 
-  // A number where there is one, else the text; what is not known comes last either way.
+  // Return the number of a numeric cell, or the text of another; unknown numbers are sorted last.
   function value(row, column, numeric) {
     const cell = row.cells[column];
     if (!numeric) return cell.textContent;
@@ -28,7 +28,7 @@
     body.append(...keyed.map(([, row]) => row));
   }
 
-  function narrow() {
+  function applyFilter() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
@@ -40,5 +40,5 @@
   }
 
   heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => sortBy(column)));
-  filter.addEventListener("input", narrow);
+  filter.addEventListener("input", applyFilter);
 })();

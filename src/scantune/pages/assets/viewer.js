@@ -10,7 +10,7 @@
   const section = document.querySelector(".viewer");
   const stills = document.querySelector(".stills");
 
-  // Without the viewer, the pictures stay, with a sentence that says why.
+  // Leave the pictures, with a sentence that says why the viewer does not run.
   function giveUp(sentence) {
     section.hidden = true;
     stills.classList.remove("standby");
@@ -29,7 +29,7 @@
 
   const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
 
-  // The colours of all codes, for what is chosen to be shown.
+  // Return the colours of all codes for the chosen view.
   function colourTable() {
     const shown = choices.find((choice) => choice.checked).value;
     const hidden = new Set(chips.filter((c) => c.getAttribute("aria-pressed") === "false").map((c) => c.dataset.structure));
@@ -65,7 +65,7 @@
     const image = await NVImage.new(await unpack("image"), "image.nii", "gray", 1, null, 0, 255);
     const codes = await NVImage.new(await unpack("codes"), "codes.nii", "gray", opacity(), null, 0, 65535);
     codes.setColormapLabel(colourTable());
-    viewer.volumes = [image]; // not drawn by itself first
+    viewer.volumes = [image]; // so that it is not drawn alone first
     viewer.addVolume(codes);
 
     function paint() {
@@ -88,23 +88,23 @@
       place(voxel);
     }
 
-    // What the maps say where the crosshair is.
-    function tell(voxel) {
+    // Show the labels of all maps at the crosshair.
+    function describe(voxel) {
       const [nx, ny] = data.shape;
       const code = codes.img[voxel[0] + nx * (voxel[1] + ny * voxel[2])] || 0;
       const words = data.maps.map((map, i) => `${map.toLowerCase()} ${data.names[code][i] || "background"}`);
       find("pointed").textContent = `At the crosshair: ${words.join(", ")}.`;
     }
 
-    function arrived(voxel) {
+    function showPosition(voxel) {
       const slider = find("slice");
       slider.max = data.shape[axis()] - 1;
       slider.value = voxel[axis()];
       find("place").textContent = `${voxel[axis()] + 1} of ${data.shape[axis()]}`;
-      tell(voxel);
+      describe(voxel);
     }
 
-    viewer.onLocationChange = (location) => arrived(location.vox.map(Math.round));
+    viewer.onLocationChange = (location) => showPosition(location.vox.map(Math.round));
     const first = ["sagittal", "coronal", "axial"].map((plane) => data.slices[plane]);
     place(first);
 
@@ -119,7 +119,7 @@
       chip.setAttribute("aria-pressed", String(chip.getAttribute("aria-pressed") === "false"));
       paint();
     }));
-    // Keys are handled here and not passed on: the viewer has many of its own, which nobody would look for.
+    // Handle keys here and stop them: the viewer has many hidden ones of its own.
     section.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const step = { ArrowUp: 1, PageUp: 1, ArrowDown: -1, PageDown: -1 }[event.key];
@@ -140,12 +140,12 @@
 
   if (!window.DecompressionStream) return giveUp("This browser is too old for the viewer.");
   section.hidden = false;
-  // The same attributes as the viewer asks for, which gets this very context.
+  // The viewer asks for the same attributes, and gets this context.
   if (!canvas.getContext("webgl2", { alpha: true, antialias: false })) {
     return giveUp("This browser has no WebGL2, which the viewer needs.");
   }
   stills.classList.add("standby");
-  // The words first, then the viewer.
+  // Let the browser draw the text before the viewer starts.
   requestAnimationFrame(() => setTimeout(() => start().then(
     () => { root.dataset.viewer = "ready"; },
     (error) => giveUp(`The viewer could not be started (${error.message || error}).`),
