@@ -37,5 +37,5 @@ def test_replayed_objectives_and_gradients_are_those_of_the_work_itself(sampling
         with torch.no_grad():
             for parameter in moving:
                 parameter -= 0.01 * parameter.grad
-    assert replay.terms is not None
+    assert replay.work.recorded
     runner.finish()

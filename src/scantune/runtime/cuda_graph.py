@@ -1,38 +1,55 @@
-"""Work of a GPU that is recorded once, as a CUDA graph, and from then on asked for as a whole.
+"""Work of a GPU that is recorded once, as a CUDA graph, and then replayed by one request.
 
-A recording that fails leaves the process unable to draw random numbers on the GPU, so that it must not be tried: work
-is rehearsed, which shows whether it could be recorded.
+A failed recording leaves the process unable to draw random numbers on the GPU. So nothing is recorded on trial: a
+rehearsal of the work shows first whether it can be recorded.
 """
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Result = TypeVar("Result")
 
-KNOWN = ("scantune", "torch", "torchvision", "monai")
+REPEATABLE_PACKAGES = ("scantune", "torch", "torchvision", "monai")
 """Packages whose layers do the same work every time they are called."""
 
 
 def foreign(networks: Iterable[nn.Module]) -> type | None:
-    """The first layer of unknown make.
+    """Return the first layer type that is not known to repeat its work, if any.
 
-    A replay repeats what the device did, not what Python did: a layer that counts its calls in Python, or draws from
+    A replay repeats what the device did, not what Python did. A layer that counts its calls in Python, or draws from
     Python's generator, would do the same for ever.
     """
     parts = (type(part) for network in networks for part in network.modules())
-    return next((kind for kind in parts if kind.__module__.split(".")[0] not in KNOWN), None)
+    return next((kind for kind in parts if kind.__module__.split(".")[0] not in REPEATABLE_PACKAGES), None)
+
+
+class WorkRecorder(Protocol):
+    """Records work of a device, and replays it as a whole."""
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Do the work as it is."""
+
+    def rehearse(self, work: Callable[[], Result]) -> tuple[Result, str]:
+        """Do the work; return its result, and the reason why it cannot be recorded, or an empty text."""
+
+    def record(self, work: Callable[[], Result]) -> Result:
+        """Record the work without doing it; return the tensors that each replay fills with the result."""
+
+    def replay(self) -> None:
+        """Do the recorded work on the present values of the tensors that it reads."""
 
 
 class CudaGraph:
-    """The one holder of a CUDA graph.
+    """The recorder of a GPU, which holds one CUDA graph.
 
     Args:
-        generators: Those that the work draws from, beside the device's own; whoever replays it seeds them before.
-        stream: Where to record; by default on one of its own.
+        generators: Generators that the work draws from, beside the device's own. Seed them before each replay.
+        stream: The stream for the work and its recording. By default the work runs on the current stream and is
+            recorded on a stream of its own.
     """
 
     def __init__(self, generators: Iterable[torch.Generator] = (), stream: torch.cuda.Stream | None = None) -> None:
@@ -40,29 +57,94 @@ class CudaGraph:
         for generator in generators:
             self.graph.register_generator_state(generator)
 
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Do the work on the recorder's stream, so that its recording need not wait for another stream."""
+        if self.stream is None:
+            return work()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            result = work()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return result
+
     def rehearse(self, work: Callable[[], Result]) -> tuple[Result, str]:
-        """Does the work, and watches whether the host waits for the device on the way, which no recording may.
+        """Do the work, and check whether the host waits for the device on the way, which no recording allows.
 
         Returns:
-            The result, and what keeps the work from being recorded; empty where nothing does.
+            The result, and the reason why the work cannot be recorded, or an empty text.
         """
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                result = work()
+                result = self.run(work)
             finally:
                 torch.cuda.set_sync_debug_mode(before)
         waits = any("synchronizing CUDA operation" in str(warning.message) for warning in caught)
         return result, "the network waits for the GPU while it computes" if waits else ""
 
     def record(self, work: Callable[[], Result]) -> Result:
-        """Notes the work without doing it; gives the tensors in which each replay leaves the result."""
+        """Record the work without doing it; return the tensors that each replay fills with the result."""
         # Other threads may go on using the GPU meanwhile.
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             return work()
 
     def replay(self) -> None:
-        """Does what was recorded, on what now stands in the tensors that the work reads."""
+        """Do the recorded work on the present values of the tensors that it reads."""
         self.graph.replay()
+
+
+class ReplayedWork(Generic[Result]):
+    """Does the same work again and again: as it is at first, then from a recording.
+
+    Decisions of the work on the host, and tensors that are not among its inputs, stay as they were when it was
+    recorded. Work that cannot be recorded is done as it is, and `remark` holds the reason. Inputs of other shapes than
+    the recorded ones are also worked on as they are.
+
+    Args:
+        recorder: Records and replays.
+        plain_calls: Calls before the recording, 1 or more; the last of them is the rehearsal.
+        prepare: Called before the recording and before each replay.
+    """
+
+    def __init__(
+        self, recorder: WorkRecorder, plain_calls: int = 1, prepare: Callable[[], object] = lambda: None
+    ) -> None:
+        self.recorder, self.plain_calls, self.prepare = recorder, plain_calls, prepare
+        self.calls, self.remark = 0, ""
+        self._inputs: tuple[Tensor | None, ...] = ()
+        self._result: list[Result] = []
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the work has been recorded."""
+        return bool(self._result)
+
+    def __call__(self, work: Callable[..., Result], *inputs: Tensor | None) -> Result:
+        """Do the work on inputs; return its result, whose tensors the next call may overwrite."""
+        self.calls += 1
+        if self.calls == self.plain_calls:
+            result, self.remark = self.recorder.rehearse(lambda: work(*inputs))
+            return result
+        if self.remark or self.calls < self.plain_calls:
+            return self.recorder.run(lambda: work(*inputs))
+        if not self._result:
+            self._record(work, inputs)
+        if _shapes(inputs) != _shapes(self._inputs):
+            return self.recorder.run(lambda: work(*inputs))
+        for own, new in zip(self._inputs, inputs, strict=True):
+            if own is not None and new is not None:
+                own.copy_(new)
+        self.prepare()
+        self.recorder.replay()
+        return self._result[0]
+
+    def _record(self, work: Callable[..., Result], inputs: tuple[Tensor | None, ...]) -> None:
+        self._inputs = tuple(None if tensor is None else tensor.clone() for tensor in inputs)
+        self.prepare()
+        self._result = [self.recorder.record(lambda: work(*self._inputs))]
+
+
+def _shapes(tensors: Iterable[Tensor | None]) -> list[tuple[torch.Size, torch.dtype] | None]:
+    return [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors]

@@ -6,12 +6,11 @@ one request. The same work is done, on the same numbers.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from scantune.runtime.cuda_graph import CudaGraph, foreign
+from scantune.runtime.cuda_graph import CudaGraph, ReplayedWork, WorkRecorder, foreign
 
 Drawn = tuple[Tensor, ...]
 """What an iteration learns from, of the same shapes and types every time."""
@@ -43,57 +42,29 @@ class Step:
         return loss.detach()
 
 
-class Graph(Protocol):
-    """Work of a device that can be asked for again as a whole."""
-
-    def rehearse(self, work: Callable[[], Tensor]) -> tuple[Tensor, str]:
-        """Does the work; gives its result, and what would keep it from being recorded."""
-
-    def record(self, work: Callable[[], Tensor]) -> Tensor:
-        """Notes the work without doing it; gives the tensor in which each replay leaves the result."""
-
-    def replay(self) -> None:
-        """Does what was recorded, on what now stands in the tensors that the work reads."""
-
-
 class ReplayedStep(Step):
     """Takes the first steps as they are, records one, and replays it from then on.
 
-    Where the rehearsal shows that this cannot be, steps stay as they are, and `remark` says why. Whatever differs in
-    shape from what was recorded gets a step of its own.
+    If the rehearsal shows that a step cannot be recorded, steps stay as they are, and `remark` holds the reason.
 
     Args:
-        loss: From what was drawn to a scalar with gradients.
+        loss: From a training batch to a scalar with gradients.
         optimizer: Moves the parameters; it keeps its count of steps on the device.
-        graph: Records and replays.
+        recorder: Records and replays.
     """
 
-    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer, graph: Graph) -> None:
+    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer, recorder: WorkRecorder) -> None:
         super().__init__(loss, optimizer)
-        self.graph, self.taken = graph, 0
-        self.places: Drawn = ()
-        self.result: Tensor | None = None
+        self.work = ReplayedWork[Tensor](recorder, WARM_UP)
 
     def __call__(self, drawn: Drawn) -> Tensor:
-        """Takes a step; the loss stands where the next call will overwrite it."""
-        if self.remark or self.taken < WARM_UP:
-            return self._warm_up(drawn)
-        if self.result is None:
-            self.places = tuple(value.clone() for value in drawn)
-            self.result = self.graph.record(lambda: super(ReplayedStep, self).__call__(self.places))
-        if _form(drawn) != _form(self.places):
-            return super().__call__(drawn)
-        for place, value in zip(self.places, drawn, strict=True):
-            place.copy_(value)
-        self.graph.replay()
-        return self.result
-
-    def _warm_up(self, drawn: Drawn) -> Tensor:
-        self.taken += 1
-        if self.taken != WARM_UP:
-            return super().__call__(drawn)
-        loss, self.remark = self.graph.rehearse(lambda: super(ReplayedStep, self).__call__(drawn))
+        """Take a step; return the loss, which the next call may overwrite."""
+        loss = self.work(self._step, *drawn)
+        self.remark = self.work.remark
         return loss
+
+    def _step(self, *drawn: Tensor) -> Tensor:
+        return super().__call__(drawn)
 
 
 def step_for(
@@ -120,7 +91,3 @@ def step_for(
     if strange is not None:
         return Step(loss, optimizer, f"{strange.__name__} is no layer that is known to do the same every time")
     return ReplayedStep(loss, optimizer, CudaGraph(generators))
-
-
-def _form(values: Drawn) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(value.shape, value.dtype) for value in values]
