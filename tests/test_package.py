@@ -125,8 +125,8 @@ def test_the_core_works_with_torch_numpy_and_safetensors_alone(tmp_path):
     assert run(sys.executable, "-c", MINIMAL, cwd=tmp_path) == "True []\n"
 
 
-def test_help_takes_less_than_half_a_second():
-    """In processor time, which other programs on a busy machine hardly change; the best of three."""
+def test_help_takes_less_than_0_4_seconds():
+    """Measure processor time, which other programs hardly change; take the best of three."""
 
     def seconds():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -134,7 +134,7 @@ def test_help_takes_less_than_half_a_second():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(3)) < 0.5
+    assert min(seconds() for _ in range(3)) < 0.4
 
 
 @pytest.mark.parametrize("name", scantune.__all__)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from scantune.cli.cohort_display import SimulationDisplay
+from scantune.cli.console import ScanProgress
 from scantune.cli.main import main
 from scantune.cohorts.folder import centre_record
 from scantune.cohorts.recipe import bundled_preprocessing, suggested_preprocessing
@@ -194,7 +194,7 @@ def test_a_second_run_does_what_is_left(made, desk):
 
 
 def test_an_interrupted_run_goes_on(here, tmp_path, capsys, monkeypatch):
-    update, seen = SimulationDisplay.update, []
+    update, seen = ScanProgress.update, []
 
     def stop_at_two(display, done, scans, name):
         update(display, done, scans, name)
@@ -202,7 +202,7 @@ def test_an_interrupted_run_goes_on(here, tmp_path, capsys, monkeypatch):
         if (done, scans) == (2, 6):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(SimulationDisplay, "update", stop_at_two)
+    monkeypatch.setattr(ScanProgress, "update", stop_at_two)
     assert main(words(tmp_path / "out")) == 130
     assert "simulate go on" in error_line(capsys)
     assert len(manifest(tmp_path / "out")["scans"]) == 2

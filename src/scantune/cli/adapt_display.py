@@ -14,7 +14,7 @@ from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.cli.console import ScanBar, duration, say
 
 if TYPE_CHECKING:
-    from scantune.demo import Showing
+    pass
 
 STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
 
@@ -84,20 +84,6 @@ class Display(ScanBar, ScanObserver):
         self.estimated = True
 
 
-class DemoDisplay(Display):
-    """Shows the demo's run; where there is no terminal to draw a bar in, a line per scan."""
-
-    def __init__(self, to: Console) -> None:
-        super().__init__(to)
-        self.status.update("Loading the model and the atlas")
-
-    def end(self, outcome: Outcome) -> None:
-        """Count the scan."""
-        super().end(outcome)
-        if not self.console.is_terminal:
-            say(self.console, f"{self.done} of {self.scans}: {outcome.name}, {duration(outcome.entry['seconds'])}")
-
-
 def expected_seconds(marks: Sequence[float], steps: int) -> float:
     """Return the time that a scan will take.
 
@@ -129,42 +115,6 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
             _time(outcome),
         )
     return table
-
-
-def demo_table(showings: "Sequence[Showing]") -> Table:
-    """Lay out how the scans of the demo were segmented; the first, from the training site, is not adapted to."""
-    structures = ", ".join(showings[0].before)
-    caption = (
-        f"Simulated scans, so the truth is known. Dice: mean of {structures}.\n"
-        "Energy: how far the network's features are from those of its training scans.\n"
-        "The first scan is from the scanner that the network was trained for."
-    )
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
-    table.add_column("Centre", overflow="fold")
-    for title in ("Dice", "Energy in nats", "Decision"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("Time", justify="right", no_wrap=True)
-    for showing in showings:
-        result, gain = showing.result, showing.dice_after - showing.dice_before
-        adapted = bool(result.trace)
-        table.add_row(
-            showing.centre,
-            Text(
-                _change(showing.dice_before, showing.dice_after, 3, adapted),
-                style="" if abs(gain) < 0.005 else "green" if gain > 0 else "red",
-            ),
-            _change(result.energy_before, result.energy_after, 4, adapted),
-            Text(result.decision.action, style=STYLES[result.decision.action]) if adapted else "not adapted",
-            f"{result.seconds:.1f} s" if adapted else "-",
-            end_section=not adapted,
-        )
-    return table
-
-
-def _change(before: float | None, after: float | None, digits: int, adapted: bool) -> str:
-    if before is None or after is None:
-        return "-"
-    return f"{before:.{digits}f} -> {after:.{digits}f}" if adapted else f"{before:.{digits}f}"
 
 
 def _time(outcome: Outcome) -> str:

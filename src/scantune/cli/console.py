@@ -1,18 +1,16 @@
-"""What all commands show alike: sentences, a bar over scans, times, numbers and lists of files."""
+"""Output that commands share: sentences, a progress bar over scans, times, numbers and lists of files."""
 
 import math
+import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from scantune.evaluation.evaluate import EvaluationSummary
+SECONDS_BETWEEN_LINES = 20
+"""Seconds between two lines of progress if there is no terminal to draw a bar in."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -21,17 +19,17 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(to: Console, sentence: str, style: str = "") -> None:
-    """Print a sentence as one line, however long, so that a terminal wraps it and a script can search it."""
+    """Print a sentence as one line, so that a terminal wraps it and a script can search it."""
     to.print(Text(sentence, style=style), soft_wrap=True)
 
 
 class ScanBar:
-    """A bar over scans, after a word on what comes first; nothing is drawn where there is no terminal.
+    """A progress bar over scans, after a status line; nothing is drawn without a terminal.
 
     Args:
-        to: Where to draw.
-        first: What is done before the first scan.
-        counted: How the number of finished scans is written.
+        to: The console to draw on.
+        first: Status before the first scan.
+        counted: Format of the number of finished scans.
     """
 
     def __init__(self, to: Console, first: str, counted: str = "{task.completed}") -> None:
@@ -59,36 +57,40 @@ class ScanBar:
             self.progress.stop()
 
 
+class ScanProgress(ScanBar):
+    """Progress of a task that takes one scan after the other; without a terminal, a line at times."""
+
+    def __init__(self, to: Console, first: str) -> None:
+        super().__init__(to, first)
+        self.task = self.progress.add_task("")
+        self.last_line = time.monotonic()
+
+    def update(self, done: int, scans: int, name: str) -> None:
+        """Move the bar; without a terminal, print a line at most every 20 seconds."""
+        self.status.stop()
+        self.progress.update(self.task, completed=done, total=scans, description=name)
+        if self.console.is_terminal and scans and not done:
+            self.progress.start()
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = now
+            say(self.console, f"{done} of {scans}: {name}")
+
+
 def duration(seconds: float) -> str:
-    """Say a time as people do."""
+    """Format a time in the unit that fits its length."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def summary_table(summaries: "Sequence[EvaluationSummary]") -> Table:
-    """Lay out the means per structure; the method only where there is one."""
-    named = any(summary.method for summary in summaries)
-    caption = "HD95, ASD in mm. One only: in one volume, Dice 0. Left out: in neither."
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
-    for title in ["Method", "Structure"] if named else ["Structure"]:
-        table.add_column(title, overflow="fold")
-    for title in ("Dice", "HD95", "ASD", "Scans", "One only", "Left out"):
-        table.add_column(title, justify="right")
-    for summary in summaries:
-        numbers = [number(summary.dice, 3), number(summary.hd95, 2), number(summary.asd, 2)]
-        counts = [str(count) for count in (summary.scored, summary.one_sided, summary.left_out)]
-        table.add_row(*([summary.method] if named else []), summary.structure, *numbers, *counts)
-    return table
-
-
 def number(value: float, digits: int) -> str:
-    """Return a number with so many decimals; a dash where there is none."""
+    """Format a number to a number of decimals; NaN as a dash."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def listed(paths: Sequence[Path], most: int = 5) -> str:
-    """Return the first file names, and how many more there are."""
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(path.name for path in paths[:most]) + more
+def listed(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

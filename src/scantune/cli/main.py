@@ -19,10 +19,14 @@ from scantune.adaptation.batch import AdaptSettings, adapt_scans
 from scantune.adaptation.brain_masks import masks_of
 from scantune.adaptation.outcomes import Outcome
 from scantune.cli.bench import Bench
-from scantune.cli.data import Check, Simulate
+from scantune.cli.check import Check
+from scantune.cli.demo import Demo
+from scantune.cli.evaluate import Evaluate
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN, complain, end_of
-from scantune.cli.results import Evaluate, Info, Report
-from scantune.cli.train import Demo, Fit, Flag, Train
+from scantune.cli.info import Info
+from scantune.cli.report import Report
+from scantune.cli.simulate import Simulate
+from scantune.cli.train import Fit, Flag, Train
 from scantune.errors import InputError
 from scantune.scans.names import find_scans
 

@@ -1,4 +1,4 @@
-"""The commands beside the main job: train a model, fit its prior, simulate scans, show what adaptation does."""
+"""The commands `train` and `fit`."""
 
 import shlex
 import sys
@@ -194,45 +194,6 @@ class Fit:
         from scantune.training.helpers import TRAINERS
 
         return given | table_from_words(TRAINERS[self.method].settings, self.set, "--set")
-
-
-@dataclass(frozen=True)
-class Demo:
-    """Show what adaptation does, on simulated scans of other scanners."""
-
-    out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
-    """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
-    model: Annotated[str, arg(metavar="MODEL")] = "brain"
-    """A model file of brain tissues, or the name of a model that comes with scantune: brain, brain-register."""
-    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """The simulated centres to adapt to, such as pd-3T."""
-    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
-    """The number of steps per scan."""
-    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
-
-    def run(self) -> int:
-        """Adapt to all scans, then show scores and where the figures are."""
-        from scantune.cli import console as terminal
-        from scantune.cli.adapt_display import DemoDisplay, demo_table
-        from scantune.demo import demo
-
-        with DemoDisplay(terminal.console(stderr=True)) as display:
-            showings = demo(
-                self.model, self.out, centres=self.centres, steps=self.steps, device=self.device, observer=display
-            )
-        screen = terminal.console()
-        screen.print(demo_table(showings))
-        for showing in showings:
-            if showing.result.decision.action == "rolled back":
-                terminal.say(screen, f"{showing.centre} was rolled back: {showing.result.decision.reason}")
-        terminal.say(screen, f"Open {self.out / 'index.html'} in a browser; figures and scores are beside it.")
-        terminal.say(
-            screen,
-            "On your own T1-weighted scan (brain extracted): "
-            f"scantune adapt my_T1.nii.gz --model {shlex.quote(self.model)} --out out",
-        )
-        return 0
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

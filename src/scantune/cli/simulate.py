@@ -1,10 +1,19 @@
-"""The commands about scans themselves: simulate a cohort, check a data set."""
+"""The command `simulate`: a simulated cohort as files."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
 from tyro.conf import Positional, arg
+
+from scantune.cli.console import ScanProgress, console, say
+
+if TYPE_CHECKING:
+    from scantune.cohorts.write import CohortFiles
 
 
 @dataclass(frozen=True)
@@ -43,46 +52,45 @@ class Simulate:
     """Where to compute; auto takes a GPU where there is one."""
 
     def run(self) -> int:
-        """Simulate, then show what lies where."""
-        from scantune.cli import console as terminal
-        from scantune.cli.cohort_display import SimulationDisplay, show_cohort
+        """Simulate, then show the folder."""
         from scantune.cohorts.write import CohortSettings, write_cohort
 
         names = ("centres", "splits", "count", "slices", "seed", "label_maps", "scheme", "protocols", "atlas")
         settings = CohortSettings(self.cohort, **{name: getattr(self, name) for name in names})
-        with SimulationDisplay(terminal.console(stderr=True)) as display:
+        with ScanProgress(console(stderr=True), "Loading the anatomy") as display:
             made = write_cohort(settings, self.out, device=self.device, on_scan=display.update)
-        show_cohort(terminal.console(), made)
+        show_cohort(console(), made)
         return 0
 
 
-@dataclass(frozen=True)
-class Check:
-    """Tell what a data set holds, and what is wrong with it, before it is used."""
+def show_cohort(to: Console, made: "CohortFiles") -> None:
+    """Print the content of the folder, and the next command."""
+    to.print(cohort_table(made))
+    kept = f", {made.kept} were there already" if made.kept else ""
+    say(to, f"{made.simulated} scans simulated{kept}: a stress test, no substitute for real ones.")
+    say(to, f"All lie in {made.folder}, described in manifest.json.")
+    say(to, f"Look at {made.folder / 'contact.png'} first: a slice of each centre.")
+    folder = shlex.quote(str(made.folder))
+    if made.recipe is not None:
+        say(to, f"Next: scantune train {folder}/{made.recipe.name} --out {folder}/model.safetensors")
+    else:
+        centre = made.centres[0]
+        split = list(centre.scans)[-1]
+        say(to, f"Next: scantune adapt {shlex.quote(str(made.folder / centre.name / split))} --model MODEL --out out")
 
-    data: Annotated[str, Positional, arg(metavar="DATA")]
-    """A folder of scans, a CSV file that lists them, or a recipe."""
-    dataset: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: as the folder tells)")] = ""
-    """The layout: folder, csv, bids, nnunet, decathlon, simulated, or a public data set."""
-    options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: none)")] = ()
-    """The layout's options, such as images=*_T1w.nii.gz labels=*_seg.nii.gz; docs/data.md lists them."""
-    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
-    """Gets check.json and contact.png, with a slice of a scan of each site."""
-    workers: Annotated[int | None, arg(metavar="COUNT", help_behavior_hint="(default: one per core)")] = None
-    """Number of processes that read scans."""
 
-    def run(self) -> int:
-        """Read everything, then show what there is; 3 where something is wrong."""
-        from scantune.check import check
-        from scantune.cli import console as terminal
-        from scantune.cli.check_display import show_report
-        from scantune.cli.cohort_display import SimulationDisplay
-        from scantune.config.assignments import table_of_words
-
-        options = table_of_words(self.options, "--options")
-        with SimulationDisplay(terminal.console(stderr=True), "Looking for scans") as display:
-            report = check(self.data, self.dataset, options, out=self.out, workers=self.workers, on_scan=display.update)
-        show_report(terminal.console(), report)
-        if self.out is not None:
-            terminal.say(terminal.console(), f"check.json and contact.png are in {self.out}")
-        return 3 if report.problems else 0
+def cohort_table(made: "CohortFiles") -> Table:
+    """Lay out the centres of a cohort with their numbers of scans."""
+    splits = list(dict.fromkeys(split for centre in made.centres for split in centre.scans))
+    splits.sort(key=("train", "validation", "test").index)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Centre", overflow="fold")
+    table.add_column("Scanner", overflow="fold")
+    for split in splits:
+        table.add_column(split.capitalize(), justify="right", no_wrap=True)
+    for centre in made.centres:
+        protocol = centre.record["protocol"]
+        scanner = ", ".join(part for part in (centre.record["vendor"], f"{protocol['field']:g} T") if part)
+        counts = [str(centre.scans.get(split, "-")) for split in splits]
+        table.add_row(centre.name, f"{scanner}, {protocol['sequence']['kind']}", *counts)
+    return table

@@ -1,0 +1,50 @@
+"""The command `report`: tables, figures and a page of score rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from scantune.cli.console import console, say
+from scantune.errors import InputError
+
+
+@dataclass(frozen=True)
+class Report:
+    """Turn score rows into tables with paired tests, figures and a page about them."""
+
+    scores: Annotated[tuple[Path, ...], Positional, arg(metavar="DIR [DIR ...]", help_behavior_hint="")]
+    """Folders that scantune bench wrote, finished or not, or score files (CSV)."""
+    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: report in DIR)")] = None
+    """Gets report.md, tables (Markdown, LaTeX), figures (PNG, SVG) and comparisons.csv."""
+    against: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="(default: strong baseline)")] = None
+    """What every method is tested against."""
+    structure: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the experiment's)")] = None
+    """The structure to score: a label, mean (over all), or whole (all as one)."""
+    model: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: none)")] = None
+    """With --scan, adds a figure of the densities of the model's features against Gaussians."""
+    scan: Annotated[Path | None, arg(metavar="SCAN", help_behavior_hint="(default: none)")] = None
+    """The scan that the figure of densities is about, such as one of the training site."""
+
+    def run(self) -> int:
+        """Make the report, then say where it is."""
+        if (self.model is None) != (self.scan is None):
+            raise InputError("The figure of densities needs both --model and --scan; give the other one, too.")
+        from scantune.report.write import report
+
+        densities = None if self.model is None or self.scan is None else (self.model, self.scan)
+        with console(stderr=True).status("Reporting") as status:
+            made = report(
+                self.scores,
+                self.out,
+                against=self.against,
+                structure=self.structure,
+                densities=densities,
+                on_part=lambda part: status.update(f"Reporting: {part}"),
+            )
+        say(
+            console(),
+            f"{len(made.tables)} tables and {len(made.figures)} figures of {made.study.scores.rows} rows: {made.page}",
+        )
+        return 0
