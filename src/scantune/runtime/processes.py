@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -361,7 +362,8 @@ def _sendable(error: Exception) -> Exception:
     """Return an exception with its traceback as a note, or a plain one if it cannot be sent."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  (made one line above)
+        ForkingPickler.dumps(error)
+        copy.copy(error)  # fails as unpickling does, if the exception cannot be built from its arguments
     except Exception:
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
