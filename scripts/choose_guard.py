@@ -24,7 +24,7 @@ import scantune
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.sampling import WholeVolume
 from scantune.adaptation.solvers import LBFGS
-from scantune.methods import METHODS, Equipment
+from scantune.methods import METHODS, ModelParts
 from scantune.scans.volume import Volume
 from scantune.simulate import COHORTS, Atlas
 
@@ -92,7 +92,7 @@ def follow(model: scantune.Model, volume: Volume, reference: Tensor, method: str
         path.append({"dice": scores(prediction, reference), "frac": counts, "agree": scores(prediction, first[0])})
 
     schedule = Schedule(WholeVolume(batch=16), LBFGS(), 2 * steps)
-    runner = METHODS[method](Equipment(model.task, model.prior))
+    runner = METHODS[method](ModelParts(model.task, model.prior))
     course = optimise(network, runner, volume, schedule, 0, look)
     for row, seen in zip(course.trace, path, strict=False):
         seen |= {"obj": row["objective"], "energy": row.get("cnn"), "valid": row["valid"]}

@@ -30,7 +30,7 @@ from scantune.adaptation.guarded_run import predict
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam
-from scantune.methods import METHODS, Equipment, FoECNN
+from scantune.methods import METHODS, FoECNN, ModelParts
 from scantune.networks import set_memory_layout
 from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Prepared
@@ -115,7 +115,7 @@ def thinned(prepared: Prepared, most: int) -> tuple[Volume, Tensor]:
 
 def follow(model: scantune.Model, scan: Volume, reference: Tensor, run: str) -> list[dict[str, Any]]:
     name, schedule, options, every = RUNS[run]
-    runner = METHODS[name](Equipment(model.task, model.prior, model.helpers), options)
+    runner = METHODS[name](ModelParts(model.task, model.prior, model.helpers), options)
     network = runner.equip(deepcopy(model.network), scan).requires_grad_(False)
     # Of one structure alone the guard weighs the energy where a method does not; the trace of others has it.
     weighing = None if isinstance(runner, FoECNN) else model.prior

@@ -19,7 +19,7 @@ from torch import Tensor
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.experts import PatchSettings
-from scantune.networks import Denoiser, registering
+from scantune.networks import Denoiser, registration_network
 from scantune.scans.preprocess import Preprocessing
 from scantune.tasks import Registration, Segmentation
 from scantune.training.autoencoders import UNET_LAYERS, new_autoencoders
@@ -85,7 +85,7 @@ if __name__ == "__main__":
             for method in ("foe-cnn", "foe-cnn-pca"):
                 print(f"{preset} {method} {density}: {seconds(net, method=method, preset=preset, prior=prior):.2f} s")
     bending = Model(
-        registering(16, 128, 128, classes=4), {"a": 1}, Preprocessing(), {"kind": "register"}, Registration()
+        registration_network(16, 128, 128, classes=4), {"a": 1}, Preprocessing(), {"kind": "register"}, Registration()
     )
     for preset in ("fast", "paper"):
         print(f"{preset} instance: {seconds(bending, method='instance', preset=preset):.2f} s")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import scantune
 from scantune.adaptation.guard.stability import agreements
-from scantune.methods import Equipment, Method, Terms
+from scantune.methods import Method, ModelParts, Terms
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import Statistics
@@ -27,7 +27,7 @@ class Plainly(Method):
 
     name: ClassVar[str] = "plain"
 
-    def __init__(self, equipment: Equipment, options: dict[str, object] | None = None) -> None:
+    def __init__(self, equipment: ModelParts, options: dict[str, object] | None = None) -> None:
         super().__init__(equipment, options)
         assert equipment.prior is not None
         self.prior = equipment.prior

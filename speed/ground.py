@@ -17,7 +17,7 @@ import scantune
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
-from scantune.methods import Equipment
+from scantune.methods import ModelParts
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
@@ -79,7 +79,7 @@ class Ground:
         self, network: AdaptableNetwork, prior: FieldOfExperts, images: Tensor, kept: int | None = None
     ) -> Callable[[], object]:
         """What one step of `fast` computes."""
-        method = FoECNNPCA(Equipment(Segmentation(), prior))
+        method = FoECNNPCA(ModelParts(Segmentation(), prior))
         working = deepcopy(network).requires_grad_(False)
         set_memory_layout(working, "channels last")
         moving = list(method.parameters(working).values())

@@ -14,7 +14,7 @@ from scantune.adaptation.loop import Course, Schedule, objective_at, optimise
 from scantune.adaptation.sampling import WholeVolume
 from scantune.adaptation.solvers import Solver
 from scantune.experts import PatchSettings
-from scantune.methods import Equipment
+from scantune.methods import ModelParts
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
@@ -87,7 +87,7 @@ def objective(on: Ground) -> Iterator[Row]:
 
 
 def _method(on: Ground) -> FoECNNPCA:
-    return FoECNNPCA(Equipment(Segmentation(), on.prior))
+    return FoECNNPCA(ModelParts(Segmentation(), on.prior))
 
 
 def _quasi_newton(on: Ground, volume: Volume, solver: Solver, steps: int, marks: list[float]) -> Course:

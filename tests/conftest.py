@@ -12,9 +12,9 @@ if not torch.cuda.is_available():
 
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.experts import PatchSettings
-from scantune.methods.ae import Views
+from scantune.methods.ae import AutoencoderInputs
 from scantune.model.model import Model
-from scantune.networks import Autoencoders, Denoiser, Helper, registering
+from scantune.networks import Autoencoders, Denoiser, Helper, registration_network
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
@@ -115,7 +115,7 @@ def toy_autoencoders(
     torch.manual_seed(0)
     autoencoders = new_autoencoders(network, task, volumes[0][:1], layers)
     scans = [Volume(volume) for volume in volumes]
-    with Views(network, task, autoencoders.layers()) as views:
+    with AutoencoderInputs(network, task, autoencoders.layers()) as views:
         learn(Autoencoding(autoencoders, views, scans, scans[:1], settings, torch.device("cpu")), settings, {})
     return autoencoders.eval().requires_grad_(False)
 
@@ -139,7 +139,7 @@ def with_heights(images: Tensor) -> Tensor:
 def train_toy_registration(iterations: int = 60) -> AdaptableNetwork:
     """Bends an atlas of one disc with a core, the same at all heights, to toy scans."""
     torch.manual_seed(0)
-    network = registering(heights=3, rows=40, columns=40, lowest=-1.0, width=4, shrink=2, squarings=4)
+    network = registration_network(heights=3, rows=40, columns=40, lowest=-1.0, width=4, shrink=2, squarings=4)
     rows, columns = torch.meshgrid(torch.arange(40) - 19.5, torch.arange(40) - 19.5, indexing="ij")
     labels = ((rows**2 + columns**2).sqrt()[None] < torch.tensor([13.0, 6.5]).view(2, 1, 1)).sum(0).expand(3, 40, 40)
     network.task.atlas.fill(torch.tensor([0.1, 0.5, 0.8])[labels], labels)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.densities.gaussian import FLOOR
+from scantune.densities.gaussian import VARIANCE_FLOOR
 from scantune.networks import UNet
 from scantune.networks.normalizer import Bump
 
@@ -83,8 +83,8 @@ class Plain:
     def _divergence(self, field, samples: Tensor) -> Tensor:
         """Mean over experts of the mean over subjects of KL(p_s || p_t), from samples `(experts, number)`."""
         standard = (samples - field.center[:, None]) / field.scale[:, None]
-        mean, variance = standard.mean(1), standard.var(1, correction=0) + FLOOR
-        own_mean, own_variance = field.density.mean, field.density.variance + FLOOR  # (subjects, experts)
+        mean, variance = standard.mean(1), standard.var(1, correction=0) + VARIANCE_FLOOR
+        own_mean, own_variance = field.density.mean, field.density.variance + VARIANCE_FLOOR  # (subjects, experts)
         ratio = (own_variance + (own_mean - mean) ** 2) / variance
         each = 0.5 * (variance.log() - own_variance.log() + ratio - 1)
         return each.mean(0)[field.kept].mean()

@@ -15,7 +15,7 @@ from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.result import Result
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice
-from scantune.methods import METHODS, Equipment
+from scantune.methods import METHODS, ModelParts
 from scantune.model.model import Model, load
 from scantune.plots.files import save_figure
 from scantune.runtime.devices import find_device
@@ -137,7 +137,7 @@ def _fitting(model: Model, cohort: Cohort) -> Model:
             f"The demo's scans have the structures {ours}, but the model {model.name} has {theirs}. Use a model of "
             "brain tissues, such as brain, or adapt this one to scans of its own kind with scantune adapt."
         )
-    METHODS[model.task.method](Equipment(model.task, model.prior))  # tells at once where the prior is missing
+    METHODS[model.task.method](ModelParts(model.task, model.prior))  # tells at once where the prior is missing
     return model
 
 

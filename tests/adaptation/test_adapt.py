@@ -11,7 +11,7 @@ from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.guard.base import Decision, Guard
 from scantune.methods import OutputCache
-from scantune.prior.calibration import Levels
+from scantune.prior.calibration import EnergyLevels
 from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Volume
 from tests.conftest import TOY_PATCHES, dice, toy_scan, train_toy
@@ -184,7 +184,7 @@ def calibrated(toy):
 def test_a_typical_scan_is_left_as_it_is(method, toy, calibrated):
     scan = toy_scan(100)[0]
     low = 2 * toy.prior.energy(toy.network, scan)
-    calibrated = replace(calibrated, calibration=replace(calibrated.calibration, levels=Levels(low, low, 1.0)))
+    calibrated = replace(calibrated, calibration=replace(calibrated.calibration, levels=EnergyLevels(low, low, 1.0)))
     result = scantune.adapt(toy.network, scan, prior=calibrated, method=method, device="cpu")
     assert result.decision.action == "skipped"
     assert result.decision.reason == (

@@ -13,8 +13,8 @@ from scantune.adaptation.guarded_run import predict
 from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
 from scantune.experts import Recorder
-from scantune.methods import METHODS, Equipment
-from scantune.networks import set_memory_layout, with_adaptors
+from scantune.methods import METHODS, ModelParts
+from scantune.networks import insert_default_adaptors, set_memory_layout
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
@@ -35,7 +35,7 @@ def evaluation(toy, images, padding=None, kept=None, method="foe-cnn-pca", netwo
     """What evaluates the objective, and its objective and gradient."""
     network = deepcopy(network or toy.network).requires_grad_(False)
     set_memory_layout(network, "channels last")
-    runner = METHODS[method](Equipment(Segmentation(), toy.prior, toy.helpers))
+    runner = METHODS[method](ModelParts(Segmentation(), toy.prior, toy.helpers))
     moving = list(runner.parameters(network).values())
     runner.prepare(network)
     for parameter in moving:
@@ -143,6 +143,6 @@ def test_networks_of_unknown_make_and_other_methods_go_one_batch_at_a_time(toy, 
     network = deepcopy(toy.network)
     network.task.add_module("strange", Strange())
     assert evaluation(toy, images, network=network)[0].crew is None
-    assert evaluation(toy, images, network=with_adaptors(toy.network))[0].crew is None
+    assert evaluation(toy, images, network=insert_default_adaptors(toy.network))[0].crew is None
     assert evaluation(toy, images, method="entropy")[0].crew is None
     assert evaluation(toy, images[:1])[0].crew is None

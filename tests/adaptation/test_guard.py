@@ -8,12 +8,12 @@ import torch
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.adaptation.guard.base import Guard, Rules, StabilityReading
 from scantune.adaptation.guarded_run import predict, watch
-from scantune.prior.calibration import Calibration, Levels
+from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, toy_scan
 
 RULES = Rules(charge=0.1, worst=0.5, patience=3, fall=0.5)
-SITE = Calibration(Levels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
+SITE = Calibration(EnergyLevels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
 
 
 def look(stability, agreement=1.0, counts=(60, 40)):

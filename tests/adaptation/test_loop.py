@@ -7,7 +7,7 @@ import torch
 from scantune.adaptation.loop import Brakes, Course, Schedule, optimise
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded, Solver
-from scantune.methods import METHODS, Equipment, Method, Terms
+from scantune.methods import METHODS, Method, ModelParts, Terms
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -15,7 +15,7 @@ from tests.conftest import toy_scan
 
 def gradients(toy, method, sampling, images, padding=None):
     network = deepcopy(toy.network).requires_grad_(False).double()
-    runner = METHODS[method](Equipment(Segmentation(), doubled(toy.prior)))
+    runner = METHODS[method](ModelParts(Segmentation(), doubled(toy.prior)))
     moving = runner.parameters(network)
     runner.prepare(network)
     for parameter in moving.values():
@@ -49,7 +49,7 @@ def test_whole_volume_gradients_over_batches_are_those_of_one_big_batch(method, 
 def test_the_gradient_is_a_finite_difference(toy):
     images = toy_scan(61)[0] ** 1.5
     network = deepcopy(toy.network).requires_grad_(False)
-    runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior))
+    runner = METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior))
     runner.prepare(network)
     weight = network.normalizer.residual[4].bias.requires_grad_(True)
     whole = WholeVolume(batch=2, kept=0)
@@ -83,7 +83,7 @@ class Scripted(Method):
     name = "scripted"
 
     def __init__(self, script):
-        super().__init__(Equipment(Segmentation()), {"learning_rate": 1e-3})
+        super().__init__(ModelParts(Segmentation()), {"learning_rate": 1e-3})
         self.script = iter(script)
 
     def measure(self, batch):
@@ -222,7 +222,7 @@ class Counting(WholeVolume):
 def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
     """A toy scan through a solver: what the loop saw, the number of gradients, and what was told."""
     network = deepcopy(toy.network).requires_grad_(False)
-    runner = METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"learning_rate": rate})
+    runner = METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior), {"learning_rate": rate})
     sampling, told = Counting(), []
     schedule = Schedule(sampling, solver, steps)
     volume = Volume(toy_scan(63)[0] ** gamma)

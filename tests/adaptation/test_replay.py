@@ -7,7 +7,7 @@ import torch
 
 from scantune.adaptation.replay import Replay
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
-from scantune.methods import METHODS, Equipment
+from scantune.methods import METHODS, ModelParts
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
 def test_replayed_objectives_and_gradients_are_those_of_the_work_itself(sampling, method, toy):
     network = deepcopy(toy.network).cuda().requires_grad_(False)
-    runner = METHODS[method](Equipment(Segmentation(), toy.prior.to(torch.device("cuda"))))
+    runner = METHODS[method](ModelParts(Segmentation(), toy.prior.to(torch.device("cuda"))))
     moving = list(runner.parameters(network).values())
     runner.prepare(network)
     for parameter in moving:

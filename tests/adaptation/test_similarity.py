@@ -10,7 +10,7 @@ import scantune
 from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
 from scantune.evaluation.metrics import dice
 from scantune.methods import METHODS, Instance
-from scantune.networks.diffeomorphism import folding, local_correlation, roughness
+from scantune.networks.diffeomorphism import folding_share, local_correlation, roughness
 from scantune.scans.volume import Volume
 from scantune.tasks import TASKS
 from tests.conftest import toy_scan, with_heights
@@ -96,7 +96,7 @@ def test_a_look_is_the_mean_over_all_slices_and_padding_counts_nothing(toy_regis
     for given, expected in ((None, alike.mean()), (padding, alike[..., 5:].mean())):
         look = SimilarityReading.of(toy.network, Volume(scan, given), toy.task, other, 2, 1)
         assert look.likeness == pytest.approx(float(expected), rel=1e-4)
-        assert look.folding == folding(output["displacement"])
+        assert look.folding == folding_share(output["displacement"])
         assert look.roughness == pytest.approx(float(roughness(output["displacement"])), rel=1e-4)
         assert look.counts == tuple(int((labels == value).sum()) for value in (1, 2))
         assert look.agreement == pytest.approx(fmean(dice(labels.numpy(), other.numpy(), value) for value in (1, 2)))

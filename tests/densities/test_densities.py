@@ -5,8 +5,8 @@ from scipy import integrate, stats
 
 from scantune import InputError
 from scantune.densities import DENSITIES, DIVERGENCES, KDE, STORED, Gaussian, Histogram, SummarisedGaussian, binning
-from scantune.densities.binning import BinGrid, counts
-from scantune.densities.gaussian import FLOOR
+from scantune.densities.binning import BinGrid, bin_counts
+from scantune.densities.gaussian import VARIANCE_FLOOR
 
 PAIRWISE = [name for name in DIVERGENCES if name != "likelihood"]
 
@@ -58,7 +58,7 @@ def test_the_expected_kl_is_a_plain_loop_over_subjects(rng):
     test = Gaussian(torch.zeros(1, 3).double(), torch.ones(1, 3).double())
     each = []
     for s in range(5):
-        v, w = prior.variance[s] + FLOOR, test.variance[0] + FLOOR
+        v, w = prior.variance[s] + VARIANCE_FLOOR, test.variance[0] + VARIANCE_FLOOR
         each.append(0.5 * (torch.log(w / v) + (v + (prior.mean[s] - test.mean[0]) ** 2) / w - 1))
     assert torch.allclose(prior.divergence(test), torch.stack(each).mean(0))
 
@@ -68,7 +68,7 @@ def test_seven_numbers_serve_as_well_as_all_subjects(rng):
     assert torch.allclose(prior.summary().divergence(test), prior.divergence(test))
     summary = prior.summary()
     assert len(summary.tensors()) == 7
-    v = prior.variance + FLOOR
+    v = prior.variance + VARIANCE_FLOOR
     assert torch.allclose(summary.precision, (1 / v).mean(0))
     assert torch.allclose(summary.weighted_mean, (prior.mean / v).mean(0))
     assert torch.allclose(summary.weighted_square, (prior.mean**2 / v).mean(0))
@@ -376,7 +376,7 @@ def test_the_gradient_of_binned_counts_is_a_finite_difference(weighted, rng):
     values = grid.low + grid.step * (cell + 0.1 + 0.8 * torch.rand(2, 3, 4, generator=rng, dtype=torch.double))
     values[0, 0, 0], values[1, 2, 3] = -3.3, 9.0
     weights = torch.rand(2, 1, 4, generator=rng, dtype=torch.double) if weighted else None
-    assert torch.autograd.gradcheck(lambda v: counts(v, weights, grid), values.requires_grad_())
+    assert torch.autograd.gradcheck(lambda v: bin_counts(v, weights, grid), values.requires_grad_())
 
 
 @pytest.mark.parametrize("name", ["kde", "histogram"])
@@ -398,7 +398,7 @@ def test_chunks_change_nothing(rng, monkeypatch):
     found = []
     for chunk in (2**21, 8 * 6):
         monkeypatch.setattr(binning, "CHUNK", chunk)
-        result = counts(values, weights, BinGrid())
+        result = bin_counts(values, weights, BinGrid())
         found.append((result, *torch.autograd.grad((result * slope).sum(), values)))
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert torch.equal(found[0][1], found[1][1])

@@ -15,8 +15,8 @@ import torch
 import scantune
 from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
-from scantune.methods import METHODS, Options
-from scantune.methods.parameters import MOVING
+from scantune.methods import METHODS, MethodOptions
+from scantune.methods.parameters import PARAMETER_CHOICES
 from scantune.scans.preprocess import Preprocessing
 from tests.conftest import TOY_PATCHES, toy_scan
 
@@ -214,7 +214,7 @@ def options_told(section):
     return dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, re.MULTILINE))
 
 
-def options_of(kind, beside=Options):
+def options_of(kind, beside=MethodOptions):
     """Names and defaults of a method's options that are not those of another's."""
     known = {field.name: str(field.default) for field in fields(beside)}
     mine = {field.name: str(field.default) for field in fields(kind)}
@@ -223,12 +223,12 @@ def options_of(kind, beside=Options):
 
 def test_the_options_of_every_method_are_on_their_page():
     page = sections()
-    assert options_told(page["Options of every method"]) == {f.name: str(f.default) for f in fields(Options)}
+    assert options_told(page["Options of every method"]) == {f.name: str(f.default) for f in fields(MethodOptions)}
     for name, method in METHODS.items():
-        beside = METHODS["foe-cnn"].Options if name == "foe-cnn-pca" else Options
+        beside = METHODS["foe-cnn"].Options if name == "foe-cnn-pca" else MethodOptions
         assert options_told(page[f"`{name}`"]) == options_of(method.Options, beside), name
     named = set(re.findall(r"^- `([\w-]+)`:", page["Options of every method"], re.MULTILINE))
-    assert named == set(MOVING)
+    assert named == set(PARAMETER_CHOICES)
     words = set(re.findall(r"`([\w-]+)`", page["`foe-cnn`"]))
     assert set(DIVERGENCES) <= words
     costs = re.findall(r"^\| `([\w-]+)`", page["Cost"], re.MULTILINE)

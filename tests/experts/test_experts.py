@@ -6,9 +6,9 @@ from torch import nn
 
 from scantune import InputError
 from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
-from scantune.experts.base import inside
-from scantune.experts.pca import active
-from scantune.experts.projection import chosen_loadings, grid_of_loadings
+from scantune.experts.base import image_weights
+from scantune.experts.pca import active_patches
+from scantune.experts.projection import all_loadings, chosen_loadings
 from scantune.kernels.cpu import activation
 from scantune.networks import fold_batch_norm
 from scantune.tasks import Segmentation
@@ -65,9 +65,9 @@ def test_layers_can_be_named_or_chosen_by_a_rule():
 def test_a_coarse_pixel_counts_if_its_whole_cell_is_inside():
     padding = torch.zeros(1, 1, 8, 8, dtype=torch.bool)
     padding[..., :3, :] = True
-    coarse = inside(padding, torch.zeros(1, 5, 4, 4))
+    coarse = image_weights(padding, torch.zeros(1, 5, 4, 4))
     assert coarse[0, 0, :, 0].tolist() == [0, 0, 1, 1]
-    assert inside(None, torch.zeros(1, 1, 2, 2)) is None
+    assert image_weights(None, torch.zeros(1, 1, 2, 2)) is None
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_no_gradient_passes_the_selection_of_patches(toy, fitted):
     images = toy.volumes[0].clone().requires_grad_()
     with Recorder(toy.network, experts.layers()) as record:
         recording = record(images)
-        weights = active(recording, recording.features[experts.layer], experts.task, experts.settings, None)
+        weights = active_patches(recording, recording.features[experts.layer], experts.task, experts.settings, None)
     assert not weights.requires_grad
 
 
@@ -183,7 +183,7 @@ def test_loadings_are_those_of_a_grouped_convolution(dimensions, spatial, last, 
         components = torch.randn(3, 5, *[8 if stride != 3 else 6] * dimensions, generator=rng, dtype=torch.double)
         expected = convolve(features, components.flatten(0, 1).unsqueeze(1), stride=stride, groups=3)
         if stride > 2:
-            found = grid_of_loadings(features.requires_grad_(), components, stride)
+            found = all_loadings(features.requires_grad_(), components, stride)
             torch.testing.assert_close(found, expected)
             slopes = torch.randn(expected.shape, generator=rng, dtype=torch.double)
             again = convolve(features, components.flatten(0, 1).unsqueeze(1), stride=stride, groups=3)

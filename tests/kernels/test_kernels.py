@@ -12,18 +12,25 @@ from tests.conftest import TOY_PATCHES
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from scantune import FieldOfExperts, kernels
-from scantune.densities.binning import BinGrid, _Counts, steps
+from scantune.densities.binning import BinGrid, _Counts, affine_to_grid
 from scantune.densities.moments import _Moments
-from scantune.experts import Units
-from scantune.experts.projection import grid_of_loadings
+from scantune.experts import FusedLayers
+from scantune.experts.projection import all_loadings
 from scantune.kernels.triton import binning, convolution, moments, weights
 from scantune.kernels.triton.bump import bump
 from scantune.kernels.triton.convolution import convolve
 from scantune.kernels.triton.upsampling import double
 from scantune.methods.expert_statistics import meter_of
-from scantune.networks import AdaptableNetwork, Convolution, Half, Normalizer, fold_batch_norm, quicken
+from scantune.networks import (
+    AdaptableNetwork,
+    FastConvolution,
+    HalfPrecision,
+    Normalizer,
+    fold_batch_norm,
+    use_fast_convolutions,
+)
 from scantune.networks.convolution import taps
-from scantune.networks.half_precision import Behind, Within, gates
+from scantune.networks.half_precision import GateAfterNormalizer, GateInNormalizer, possible_gates
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -143,8 +150,8 @@ def test_convolutions_and_their_gradients_are_those_of_the_library(inputs, outpu
     plain = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(DEVICE)
     own = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(DEVICE)
     own.load_state_dict(plain.state_dict())
-    quicken(own)
-    assert type(own) is Convolution
+    use_fast_convolutions(own)
+    assert type(own) is FastConvolution
     x = features(inputs, dtype).requires_grad_()
     y = x.detach().float().requires_grad_()
     found, expected = own(x), plain(y)
@@ -166,9 +173,9 @@ def test_a_normaliser_in_half_precision_has_the_gradients_of_one_in_single_preci
     network = AdaptableNetwork(Normalizer(), nn.Identity()).to(DEVICE)
     plain, scale = deepcopy(network), 2.0**15
     image, back = features(1), features(1, seed=3) / scale
-    quicken(network)
-    assert gates(network.normalizer) == [Within, Behind]
-    precision = Half(network, 2**14, Within)
+    use_fast_convolutions(network)
+    assert possible_gates(network.normalizer) == [GateInNormalizer, GateAfterNormalizer]
+    precision = HalfPrecision(network, 2**14, GateInNormalizer)
     with precision.running():
         picture = network(image)
     (found,) = precision.lifted({"picture": picture.float()}).values()
@@ -184,8 +191,8 @@ def test_a_normaliser_in_half_precision_has_the_gradients_of_one_in_single_preci
 
 def test_a_normaliser_whose_gradients_a_library_sums_stays_in_single_precision():
     wide = AdaptableNetwork(Normalizer(hidden=24), nn.Identity()).to(DEVICE)
-    quicken(wide)
-    assert gates(wide.normalizer) == [Behind]
+    use_fast_convolutions(wide)
+    assert possible_gates(wide.normalizer) == [GateAfterNormalizer]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +209,7 @@ def test_a_normaliser_whose_gradients_a_library_sums_stays_in_single_precision()
     ],
 )
 def test_other_convolutions_stay_what_they_are(other):
-    quicken(other)
+    use_fast_convolutions(other)
     assert type(other) is nn.Conv2d
 
 
@@ -233,7 +240,7 @@ def test_activations_moments_and_their_gradient_are_those_of_one_after_the_other
 
 def test_programs_that_go_through_several_tiles_sum_the_same(monkeypatch):
     values, weights = features(5, size=(2, 40, 40)), (features(1, seed=1, size=(2, 40, 40)) > 0).float()
-    rise, start = steps(BinGrid(), None, torch.ones(5, device=DEVICE))
+    rise, start = affine_to_grid(BinGrid(), None, torch.ones(5, device=DEVICE))
     how = (values, weights, torch.zeros(5, device=DEVICE), in_units(5))
     summed, counted = moments.measure(*how), binning.counts(values, weights, rise, start, 101)
     monkeypatch.setattr("scantune.kernels.triton.layout.PROGRAMS", 2)
@@ -256,7 +263,7 @@ def plainly_counted(values, weights, grid, rise, start):
 )
 def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, dtype, weighted):
     values, weights = features(channels, dtype), (features(1, seed=1) > 0).float() if weighted else None
-    rise, start = steps(grid, None, torch.ones(channels, device=DEVICE))
+    rise, start = affine_to_grid(grid, None, torch.ones(channels, device=DEVICE))
     plain = values.float().requires_grad_()
     expected = plainly_counted(plain, weights, grid, rise, start)
     found = binning.counts(values, weights, rise, start, grid.size)
@@ -271,7 +278,7 @@ def test_counts_and_their_gradient_are_those_of_linear_binning(channels, grid, d
 def test_activations_counts_and_their_gradient_are_those_of_one_after_the_other(weighted):
     grid, plain, bias = BinGrid(), features(5).requires_grad_(), torch.linspace(-1, 1, 5, device=DEVICE)
     weights = (features(1, seed=1) > 0).float() if weighted else None
-    rise, start = steps(grid, None, bias)
+    rise, start = affine_to_grid(grid, None, bias)
     shifted = plain + bias.view(1, -1, 1, 1)
     expected = plainly_counted(shifted, weights, grid, rise, start)
     activations, found = binning.activate(plain.detach(), bias, weights, rise, start, grid.size)
@@ -286,10 +293,10 @@ def test_activations_counts_and_their_gradient_are_those_of_one_after_the_other(
 def test_loadings_and_their_gradient_are_those_of_blocks(size, monkeypatch):
     values, components = features(5, torch.float16, size=size), features(3, size=(5, 16, 16)) / 16
     plain = values.float().requires_grad_()
-    expected = grid_of_loadings(plain, components, 8)
+    expected = all_loadings(plain, components, 8)
     monkeypatch.setattr("scantune.experts.projection.usable", lambda tensor: True)
     own = values.requires_grad_()
-    found = grid_of_loadings(own, components, 8)
+    found = all_loadings(own, components, 8)
     assert_close(found, expected, torch.float16)
     back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     found.backward(back)
@@ -300,7 +307,7 @@ def test_loadings_and_their_gradient_are_those_of_blocks(size, monkeypatch):
 def test_a_value_that_is_no_number_is_found_in_the_counts():
     values = features(5)
     values[1, 3, 4, 5] = torch.nan
-    found = binning.counts(values, None, *steps(BinGrid(), None, torch.ones(5, device=DEVICE)), BinGrid().size)
+    found = binning.counts(values, None, *affine_to_grid(BinGrid(), None, torch.ones(5, device=DEVICE)), BinGrid().size)
     assert found.sum(0).isnan().tolist() == [False, False, False, True, False]
 
 
@@ -314,7 +321,7 @@ def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, 
     output, last = task(images), list(fields)[-1:]
     monkeypatch.setattr("scantune.densities.binning.usable", lambda tensor: True)
     monkeypatch.setattr("scantune.methods.expert_statistics.usable", lambda tensor: True)
-    units = Units.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
+    units = FusedLayers.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
     assert set(units.activations) == set(fields) - set(last)
     torch.testing.assert_close(task(images), output)
     units.expect(None)

@@ -15,7 +15,7 @@ from scantune.kernels.triton.norm import instance_relu, norm_relu
 from scantune.kernels.triton.pooling import halve
 from scantune.kernels.triton.upsampling import double, double_beside
 from scantune.kernels.triton.weights import correlate
-from scantune.networks import AdaptableNetwork, convolution, normalizer, quicken, unet
+from scantune.networks import AdaptableNetwork, convolution, normalizer, unet, use_fast_convolutions
 from scantune.tasks import Segmentation, segmentation
 from scantune.training import augment
 from scantune.training.augment import Augmentation
@@ -135,8 +135,8 @@ def test_convolutions_of_kernel_1_are_those_of_the_library(inputs, outputs, dtyp
     torch.manual_seed(0)
     plain = nn.Conv2d(inputs, outputs, 1, bias=bias).to(DEVICE)
     own = copy.deepcopy(plain)
-    quicken(own)
-    assert type(own) is convolution.Pointwise
+    use_fast_convolutions(own)
+    assert type(own) is convolution.FastPointwise
     x, y = pair(features(inputs, dtype))
     found, expected = own(x), plain(y.float())
     assert found.dtype == dtype
@@ -177,7 +177,7 @@ def test_a_network_learns_the_same_by_kernels(monkeypatch):
     torch.manual_seed(0)
     one = AdaptableNetwork.default(classes=3, width=2).to(DEVICE).train()
     other = copy.deepcopy(one)
-    quicken(other)
+    use_fast_convolutions(other)
     images, labels = features(1, size=(2, 16, 8)), torch.randint(0, 3, (2, 16, 8)).to(DEVICE)
 
     def learnt(network):

@@ -12,10 +12,10 @@ import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.adaptation.guard.base import Guard
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
-from scantune.methods import AE, Equipment
-from scantune.methods.ae import VARIANTS, Views, mean_errors, pull_to_identity, squared_errors
+from scantune.methods import AE, ModelParts
+from scantune.methods.ae import VARIANTS, AutoencoderInputs, mean_errors, pull_to_identity, squared_errors
 from scantune.model.model import Model
-from scantune.networks import AdaptedNetwork, Autoencoder, Autoencoders, FeatureAdaptor, ImageAdaptor, equip
+from scantune.networks import AdaptedNetwork, Autoencoder, Autoencoders, FeatureAdaptor, ImageAdaptor, insert_adaptors
 from scantune.networks.adaptors import squared_spectral_norm
 from scantune.scans.grid import Orientation, SliceGrid
 from scantune.scans.preprocess import Prepared, Preprocessing
@@ -91,7 +91,7 @@ class TestAutoencoder:
     def test_views_are_the_normalised_image_the_units_outputs_and_the_probabilities(self, toy):
         scan = toy_scan(100)[0]
         five = toy.helpers["ae"]
-        with torch.no_grad(), Views(toy.network, TASK, five.layers()) as views:
+        with torch.no_grad(), AutoencoderInputs(toy.network, TASK, five.layers()) as views:
             seen = views(scan)
         unet = toy.network.task
         with torch.no_grad():
@@ -127,7 +127,7 @@ class TestAdaptors:
 
     def test_at_the_identity_nothing_changes(self, toy):
         scan = toy_scan(101)[0] ** 2
-        adapted = equip(deepcopy(toy.network), 1, POSITIONS)
+        adapted = insert_adaptors(deepcopy(toy.network), 1, POSITIONS)
         with torch.no_grad():
             image = adapted.adaptors.image(scan)
             assert (image - scan).abs().max() < 1e-6
@@ -138,7 +138,7 @@ class TestAdaptors:
 
     def test_a_copy_moves_on_its_own(self, toy):
         scan = toy_scan(102)[0]
-        adapted = equip(deepcopy(toy.network), 1, POSITIONS)
+        adapted = insert_adaptors(deepcopy(toy.network), 1, POSITIONS)
         copy = deepcopy(adapted)
         with torch.no_grad():
             before = adapted(scan)
@@ -154,7 +154,7 @@ class TestAdaptors:
     @pytest.mark.parametrize(("number", "position"), list(enumerate(POSITIONS)))
     def test_adapted_maps_go_on_and_feed_the_skip_connection(self, toy, number, position):
         """What the next level and the skip connection get, against the adaptor applied by hand."""
-        adapted = equip(deepcopy(toy.network), 1, POSITIONS)
+        adapted = insert_adaptors(deepcopy(toy.network), 1, POSITIONS)
         torch.manual_seed(1)
         weight = adapted.adaptors.features[number].map.weight
         with torch.no_grad():
@@ -185,13 +185,13 @@ class TestAdaptors:
         torch.testing.assert_close(heard["up.0"][:, -32:], three, atol=1e-4, rtol=1e-4)
 
     def test_whoever_listens_hears_the_adapted_output(self, toy):
-        adapted = equip(deepcopy(toy.network), 1, {"down.1.second": 16})
+        adapted = insert_adaptors(deepcopy(toy.network), 1, {"down.1.second": 16})
         with torch.no_grad():
             adapted.adaptors.features[0].map.weight.mul_(2)
         scan = toy_scan(104)[0]
         seen = []
         for network in (toy.network, adapted):
-            with torch.no_grad(), Views(network, TASK, {"f1": ["down.1.second"]}) as views:
+            with torch.no_grad(), AutoencoderInputs(network, TASK, {"f1": ["down.1.second"]}) as views:
                 seen.append(views(scan)["f1"])
         torch.testing.assert_close(seen[1], 2 * seen[0], atol=1e-5, rtol=1e-5)
 
@@ -215,9 +215,9 @@ class TestAdaptors:
 
     def test_a_layer_that_is_not_there_or_has_other_channels_is_told(self, toy):
         with pytest.raises(InputError, match="no layer 'deep'"):
-            equip(deepcopy(toy.network), 1, {"deep": 4})
+            insert_adaptors(deepcopy(toy.network), 1, {"deep": 4})
         with pytest.raises(InputError, match="'down.1.second' has 16 channels, but its adaptor is for 4"):
-            equip(deepcopy(toy.network), 1, {"down.1.second": 4})(toy_scan(0)[0])
+            insert_adaptors(deepcopy(toy.network), 1, {"down.1.second": 4})(toy_scan(0)[0])
 
 
 class TestOrthogonality:
@@ -263,7 +263,7 @@ class TestTraining:
         five = toy.helpers["ae"]
         for seed in range(110, 113):
             scan = toy_scan(seed)[0]
-            with torch.no_grad(), Views(toy.network, TASK, five.layers()) as views:
+            with torch.no_grad(), AutoencoderInputs(toy.network, TASK, five.layers()) as views:
                 errors = {g: mean_errors(squared_errors(five, views(scan**g), None)) for g in (0.5, 1.0, 2.0)}
             for shifted in (0.5, 2.0):
                 assert all(errors[shifted][name] > 1.5 * errors[1.0][name] for name in five.names())
@@ -273,7 +273,7 @@ class TestTraining:
         volumes = [Volume(prepared(seed).volume) for seed in range(2)]
         settings = AutoencoderSettings(batch=2)
         five = new_autoencoders(model.network, TASK, volumes[0].images, UNET_LAYERS)
-        with Views(model.network, TASK, five.layers()) as views:
+        with AutoencoderInputs(model.network, TASK, five.layers()) as views:
             lesson = Autoencoding(five, views, volumes, volumes, settings, CPU)
             loss = lesson.loss(lesson.draw(3))
             loss.backward()
@@ -297,7 +297,7 @@ class TestTraining:
         assert five.names() == ["xn", "f1", "f2", "f3", "y"]
         assert not any(parameter.requires_grad for parameter in five.parameters())
         record = fitted.provenance["ae"]
-        with torch.no_grad(), Views(fitted.network, TASK, five.layers()) as views:
+        with torch.no_grad(), AutoencoderInputs(fitted.network, TASK, five.layers()) as views:
             errors = mean_errors(squared_errors(five, views(cases[2].volume), cases[2].padding))
         assert record["validation_errors"] == {k: pytest.approx(float(v), abs=2e-6) for k, v in errors.items()}
         fitted.save(tmp_path / "model.safetensors")
@@ -355,7 +355,7 @@ class TestTraining:
 class TestMethod:
     def method(self, toy, network=None, helper=None, seed=0, **options) -> AE:
         """Ready for its first step, with moving parameters."""
-        method = AE(Equipment(TASK, helpers={"ae": helper or toy.helpers["ae"]}), options)
+        method = AE(ModelParts(TASK, helpers={"ae": helper or toy.helpers["ae"]}), options)
         network = method.equip(deepcopy(network or toy.network), Volume(toy.volumes[0])).requires_grad_(False)
         for parameter in method.parameters(network).values():
             parameter.requires_grad_(True)
@@ -460,7 +460,7 @@ class TestMethod:
         assert result.network.adaptors.image.instance_norm == (variant == "original")
 
     def test_the_defaults_are_the_papers_final_choice(self, toy):
-        options = AE(Equipment(TASK, helpers=toy.helpers), VARIANTS["loss"]).options
+        options = AE(ModelParts(TASK, helpers=toy.helpers), VARIANTS["loss"]).options
         assert (options.moving, options.learning_rate, options.losses) == ("adaptors", 1e-5, "input-output")
         assert (options.start, options.instance_norm, options.orthogonality) == ("random", False, 1.0)
 
@@ -468,7 +468,7 @@ class TestMethod:
         scan = toy_scan(127, size=32)[0]
         with torch.no_grad():
             five = toy.helpers["ae"]
-            with Views(toy.network, TASK, {}) as views:
+            with AutoencoderInputs(toy.network, TASK, {}) as views:
                 source = mean_errors(squared_errors(five, views(scan), None))
 
         def first(start, seed):
@@ -507,7 +507,7 @@ class TestMethod:
         settings = {"method": "ae", "helpers": toy.helpers, "preset": "paper", "steps": 2}
         result = scantune.adapt(toy.network, scan, **settings)
         free = scantune.adapt(toy.network, scan, guard=False, **settings)
-        with torch.no_grad(), Views(toy.network, TASK, {}) as views:
+        with torch.no_grad(), AutoencoderInputs(toy.network, TASK, {}) as views:
             errors = mean_errors(squared_errors(toy.helpers["ae"], views(scan), None))
         source = float(errors["xn"] + errors["y"])
         assert result.trace[0]["objective"] > min(row["objective"] for row in result.trace[1:]) > source

@@ -8,9 +8,9 @@ from torch import nn
 
 import scantune
 from scantune import AdaptableNetwork, InputError
-from scantune.methods import METHODS, Equipment
-from scantune.methods.parameters import MOVING
-from scantune.networks import with_adaptors
+from scantune.methods import METHODS, ModelParts
+from scantune.methods.parameters import PARAMETER_CHOICES
+from scantune.networks import insert_default_adaptors
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -105,11 +105,11 @@ def test_a_negative_strength_is_refused(toy):
 
 def fresh(network, moving):
     """A network before anything moves: with adaptors, where these are to move."""
-    return with_adaptors(deepcopy(network)) if moving == "adaptors" else network
+    return insert_default_adaptors(deepcopy(network)) if moving == "adaptors" else network
 
 
 @pytest.mark.parametrize("method", ["entropy", "ae", "foe-cnn", "foe-cnn-pca"])
-@pytest.mark.parametrize("moving", MOVING)
+@pytest.mark.parametrize("moving", PARAMETER_CHOICES)
 def test_every_choice_of_what_moves_lowers_the_objective_and_moves_nothing_else(method, moving, toy):
     scan = toy_scan(36)[0] ** 1.7
     options = {"moving": moving} | ({"start": "identity"} if method == "ae" else {})
@@ -121,10 +121,10 @@ def test_every_choice_of_what_moves_lowers_the_objective_and_moves_nothing_else(
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
-    assert changed <= set(MOVING[moving](source))
+    assert changed <= set(PARAMETER_CHOICES[moving](source))
 
 
-@pytest.mark.parametrize("moving", MOVING)
+@pytest.mark.parametrize("moving", PARAMETER_CHOICES)
 def test_every_choice_of_what_moves_follows_the_denoised_prediction(moving, toy):
     options = {"moving": moving, "learning_rate": 1e-4}
     result = scantune.adapt(
@@ -154,22 +154,24 @@ def test_where_nothing_moves_by_gradients_no_adaptor_is_put_in(method, toy):
 
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_any_network_gets_the_image_adaptor_and_a_unet_those_of_features(dimensions):
-    unet = with_adaptors(AdaptableNetwork.default(width=2, dimensions=dimensions))
+    unet = insert_default_adaptors(AdaptableNetwork.default(width=2, dimensions=dimensions))
     assert [feature.map.in_channels for feature in unet.adaptors.features] == [4, 8, 16]
     kind = nn.Conv2d if dimensions == 2 else nn.Conv3d
-    other = with_adaptors(AdaptableNetwork.around(nn.Sequential(kind(2, 4, 3, padding=1), nn.ReLU(), kind(4, 2, 1))))
+    other = insert_default_adaptors(
+        AdaptableNetwork.around(nn.Sequential(kind(2, 4, 3, padding=1), nn.ReLU(), kind(4, 2, 1)))
+    )
     assert other.adaptors.positions == ()
     images = torch.rand(1, 2, *[8] * dimensions)
     assert torch.allclose(other(images), other.task(images), atol=1e-5)
 
 
 def test_norm_affine_is_every_scale_and_shift_and_nothing_else(toy):
-    chosen = MOVING["norm-affine"](toy.network)
+    chosen = PARAMETER_CHOICES["norm-affine"](toy.network)
     assert sum(p.numel() for p in chosen.values()) == 2 * sum(
         layer.num_features for layer in norms(toy.network).values()
     )
     three = nn.Sequential(nn.Conv3d(1, 4, 3), nn.GroupNorm(2, 4), nn.InstanceNorm3d(4, affine=True), nn.Conv3d(4, 2, 1))
-    assert len(MOVING["norm-affine"](AdaptableNetwork.around(three))) == 4
+    assert len(PARAMETER_CHOICES["norm-affine"](AdaptableNetwork.around(three))) == 4
 
 
 def test_a_network_without_what_should_move_is_refused():
@@ -177,9 +179,9 @@ def test_a_network_without_what_should_move_is_refused():
     with pytest.raises(InputError, match="no norm layer with a scale and a shift"):
         scantune.adapt(network, torch.rand(1, 1, 16, 16), method="entropy", options={"moving": "norm-affine"})
     with pytest.raises(InputError, match="no adaptors to move; put some in"):
-        MOVING["adaptors"](AdaptableNetwork.around(network))
+        PARAMETER_CHOICES["adaptors"](AdaptableNetwork.around(network))
     with pytest.raises(InputError, match="Adaptors need a network with convolutions.*Identity"):
-        with_adaptors(AdaptableNetwork(nn.Identity(), nn.Identity()))
+        insert_default_adaptors(AdaptableNetwork(nn.Identity(), nn.Identity()))
 
 
 @pytest.mark.parametrize("slices", [4, 9])
@@ -219,7 +221,7 @@ def test_the_original_entropy_minimisation_is_batchnorm_then_entropy_of_the_norm
 
 def test_the_hooks_are_gone_afterwards(toy):
     network = deepcopy(toy.network)
-    method = METHODS["batchnorm"](Equipment(Segmentation()))
+    method = METHODS["batchnorm"](ModelParts(Segmentation()))
     method.prepare(network)
     method.measure(next(Volume(toy_scan(39)[0]).batches(2)))
     method.finish()

@@ -12,8 +12,8 @@ from torch import nn
 import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.adaptation.sampling import WholeVolume
-from scantune.methods import DAE, Equipment
-from scantune.methods.dae import exclusive
+from scantune.methods import DAE, ModelParts
+from scantune.methods.dae import exclusive_probabilities
 from scantune.model.model import Model
 from scantune.networks import HELPERS, Denoiser
 from scantune.scans.grid import Orientation, SliceGrid
@@ -399,7 +399,7 @@ def test_a_model_file_keeps_the_helper(tmp_path):
 
 class TestTheMethod:
     def method(self, toy, network=None, task=None, helper=None, **options) -> DAE:
-        equipment = Equipment(task or Segmentation(), helpers={"dae": helper or toy.helpers["dae"]})
+        equipment = ModelParts(task or Segmentation(), helpers={"dae": helper or toy.helpers["dae"]})
         method = DAE(equipment, options)
         method.prepare(deepcopy(network or toy.network).requires_grad_(False))
         return method
@@ -507,7 +507,7 @@ class TestTheMethod:
 
     def test_channels_that_may_overlap_and_other_classes_are_refused(self, toy):
         with pytest.raises(InputError, match="exclusive classes, but the network has 3 channels that may overlap"):
-            exclusive(torch.rand(1, 3, 4, 4), False)
+            exclusive_probabilities(torch.rand(1, 3, 4, 4), False)
         helpers = {"dae": Denoiser(5, 4, 1.0, width=1)}
         with pytest.raises(InputError, match="made for 5 classes, but the network has 3"):
             scantune.adapt(toy.network, toy_scan(1)[0], method="dae", helpers=helpers, steps=1)

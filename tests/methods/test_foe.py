@@ -13,10 +13,10 @@ from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
 from scantune.config.settings import PriorSettings
 from scantune.densities import DENSITIES, DIVERGENCES
-from scantune.methods import METHODS, Equipment
+from scantune.methods import METHODS, ModelParts
 from scantune.methods.expert_statistics import alike
 from scantune.methods.foe import FoEOptions
-from scantune.networks import Behind, Half, Single
+from scantune.networks import GateAfterNormalizer, HalfPrecision, SinglePrecision
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
@@ -41,7 +41,7 @@ def ready(toy, prior, method="foe-cnn", options=None, double=False):
         network = network.double()
         tensors = {k: t.double() if t.is_floating_point() else t for k, t in prior.tensors().items()}
         prior = FieldOfExperts.restore(prior.record(), tensors)
-    runner = METHODS[method](Equipment(Segmentation(), prior), options)
+    runner = METHODS[method](ModelParts(Segmentation(), prior), options)
     moving = runner.parameters(network)
     runner.prepare(network)
     for parameter in moving.values():
@@ -163,7 +163,7 @@ def test_layers_can_be_chosen(toy, priors):
 @pytest.mark.parametrize("layers", ["down.9", ""])
 def test_layers_that_do_not_exist_are_refused(layers, toy):
     with pytest.raises(InputError, match="no expert layer .*names out of: down.0.first.conv"):
-        METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"layers": layers})
+        METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior), {"layers": layers})
 
 
 def test_layers_join_from_the_input_side(toy, priors):
@@ -195,7 +195,7 @@ def test_lambda_weighs_the_pca_term(toy, priors):
 
 def test_only_a_fixed_objective_is_steady(toy):
     def steady(**options):
-        return METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), options).steady
+        return METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior), options).steady
 
     assert steady()
     assert steady(reference="expected", divergence="wasserstein")
@@ -212,13 +212,13 @@ def test_only_a_fixed_objective_is_steady(toy):
 )
 def test_a_summarised_prior_refuses_before_the_run_what_it_cannot_serve(options, complaint, toy):
     with pytest.raises(InputError, match=complaint):
-        METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior.summarised()), options)
-    METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior.summarised()), {**options, "reference": "expected"})
+        METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior.summarised()), options)
+    METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior.summarised()), {**options, "reference": "expected"})
 
 
 def test_layers_must_join_within_a_step_at_least(toy):
     with pytest.raises(InputError, match="joining must be 1 or more, got 0"):
-        METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"joining": 0})
+        METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior), {"joining": 0})
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -250,21 +250,28 @@ def test_half_precision_gives_the_objective_and_the_gradient_up_to_rounding(meth
     runner.finish()
 
 
-class Rough(Behind):
+class Rough(GateAfterNormalizer):
     """As if half precision held two digits."""
 
     def halved(self, image):
         return (8 * super().halved(image)).round() / 8
 
 
-@pytest.mark.parametrize(("tried", "found"), [([Rough, Behind], Half), ([Rough], Single), ([Behind, Rough], Half)])
+@pytest.mark.parametrize(
+    ("tried", "found"),
+    [
+        ([Rough, GateAfterNormalizer], HalfPrecision),
+        ([Rough], SinglePrecision),
+        ([GateAfterNormalizer, Rough], HalfPrecision),
+    ],
+)
 def test_as_much_is_in_half_precision_as_gives_the_same_objective_and_gradient(tried, found, toy, priors, monkeypatch):
     runner, _ = ready(toy, priors["gaussian"], "foe-cnn")
     plain = runner.network.normalizer
     monkeypatch.setattr("scantune.methods.foe.gates", lambda _: tried)
     runner.halve(Volume(toy_scan(167)[0] ** 1.5))
     assert type(runner.measuring.precision) is found
-    assert type(runner.network.normalizer) is (Behind if found is Half else type(plain))
+    assert type(runner.network.normalizer) is (GateAfterNormalizer if found is HalfPrecision else type(plain))
     runner.finish()
 
 
@@ -281,7 +288,7 @@ def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_pr
     exact = slope()
     runner.measuring.halve(2**60)
     found = slope()
-    assert isinstance(runner.measuring.precision, Single)
+    assert isinstance(runner.measuring.precision, SinglePrecision)
     torch.testing.assert_close(found, exact)
     runner.finish()
 
@@ -329,7 +336,7 @@ def test_looks_at_a_run_by_some_slices_are_at_the_slices_that_they_are_meant_for
     scan = toy_scan(165, slices=11)[0] ** 1.5
     settings = {"prior": toy.prior, "steps": 3, "device": "cpu", "options": {"slices": 6}}
     ours = scantune.adapt(toy.network, scan, **settings)
-    monkeypatch.setattr("scantune.methods.output_cache.Latest.output", lambda _: None)
+    monkeypatch.setattr("scantune.methods.output_cache.OutputCache.output", lambda _: None)
     anew = scantune.adapt(toy.network, scan, **settings)
     assert ours.decision == anew.decision
     assert ours.decision.numbers["looks"] > 0
@@ -355,4 +362,4 @@ def test_thinned_volumes_keep_their_ends_and_know_how_far_slices_are_apart():
 
 def test_fewer_slices_than_none_are_refused(toy):
     with pytest.raises(InputError, match="slices must be 0, for all of them, or more, got -1"):
-        METHODS["foe-cnn"](Equipment(Segmentation(), toy.prior), {"slices": -1})
+        METHODS["foe-cnn"](ModelParts(Segmentation(), toy.prior), {"slices": -1})

@@ -8,7 +8,7 @@ import torch
 import scantune
 from scantune import FieldOfExperts, InputError
 from scantune.adaptation.adapt import PRESETS
-from scantune.methods import METHODS, Equipment, FoECNNPCA
+from scantune.methods import METHODS, FoECNNPCA, ModelParts
 from scantune.prior.field_of_experts import MINIMUM_ACTIVE
 from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import TASKS, Registration, Segmentation
@@ -78,7 +78,7 @@ class TestEveryMethod:
 )
 def test_a_method_that_a_task_has_no_place_for_says_why(task, method, why):
     with pytest.raises(InputError, match=f"Method {method} does not apply to {task.name}: .*{why}"):
-        METHODS[method](Equipment(task))
+        METHODS[method](ModelParts(task))
 
 
 @pytest.mark.parametrize("method", ["foe-cnn", "foe-cnn-pca"])
@@ -123,7 +123,7 @@ def test_the_objective_is_equation_15(toy):
 
 def test_collapse_does_not_pay(toy):
     """An empty foreground carries the last valid PCA value and is never eligible (fact 8)."""
-    method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
+    method = FoECNNPCA(ModelParts(Segmentation(), toy.prior))
     method.prepare(deepcopy(toy.network))
     full = method.measure(next(Volume(toy_scan(78)[0]).batches(8)))
     valid = method.terms(full)

@@ -19,14 +19,14 @@ from scantune.config.recipe import Recipe
 from scantune.config.settings import TrainSettings
 from scantune.evaluation import metrics
 from scantune.model.model import Model
-from scantune.networks import AtlasShape, Registering, registering
+from scantune.networks import AtlasShape, RegistrationNetwork, registration_network
 from scantune.networks.diffeomorphism import (
-    folding,
-    gradients,
+    folding_share,
     integrate,
     jacobian_determinant,
     local_correlation,
     roughness,
+    spatial_gradients,
     warp,
 )
 from scantune.networks.registration import AtlasSlices
@@ -134,10 +134,10 @@ class TestWarp:
     def test_a_mirrored_strip_folds(self):
         displacement = torch.zeros(1, 2, 8, 10)
         displacement[0, 1] = -2.0 * torch.arange(10)
-        assert folding(displacement) == 1.0
-        assert folding(torch.zeros(1, 2, 8, 10)) == 0.0
+        assert folding_share(displacement) == 1.0
+        assert folding_share(torch.zeros(1, 2, 8, 10)) == 0.0
         assert float(roughness(displacement)) == pytest.approx(4)
-        assert float(gradients(torch.ones(1, 2, 1, 5)).abs().sum()) == 0
+        assert float(spatial_gradients(torch.ones(1, 2, 1, 5)).abs().sum()) == 0
 
     def test_local_correlation_is_that_of_numpy_in_each_window_whatever_the_contrast(self, rng):
         one = torch.rand(1, 1, 12, 12, generator=rng)
@@ -149,7 +149,7 @@ class TestWarp:
 
 class TestNetwork:
     def test_an_untrained_network_gives_the_atlas_as_it_is(self):
-        network = registering(heights=2, rows=8, columns=8, width=2, shrink=2)
+        network = registration_network(heights=2, rows=8, columns=8, width=2, shrink=2)
         image = torch.rand(2, 8, 8)
         network.task.atlas.fill(image, (image > 0.5).long())
         torch.nn.init.zeros_(network.task.unet.classify.weight)
@@ -171,7 +171,7 @@ class TestNetwork:
         assert labels[:, 1, 0, 0].tolist() == pytest.approx([0, 0, 0.25, 1, 1, 1])
 
     def test_a_network_of_volumes_runs_in_3d(self):
-        network = registering(heights=4, rows=16, columns=16, width=2, dimensions=3)
+        network = registration_network(heights=4, rows=16, columns=16, width=2, dimensions=3)
         network.task.atlas.fill(torch.rand(4, 16, 16), torch.randint(0, 3, (4, 16, 16)))
         heights = torch.arange(8.0).view(1, 1, 8, 1, 1).expand(1, 1, 8, 16, 16)
         output = network.eval()(torch.cat([torch.rand(1, 1, 8, 16, 16), heights], 1))
@@ -182,7 +182,7 @@ class TestNetwork:
         assert torch.allclose(output["warped"][0, 0], expected, atol=0.5)
 
     def test_odd_sizes_are_deformed_at_full_size(self):
-        network = registering(heights=1, rows=9, columns=7, width=2, shrink=2).eval()
+        network = registration_network(heights=1, rows=9, columns=7, width=2, shrink=2).eval()
         output = network(torch.rand(3, 2, 41, 50))
         assert output["displacement"].shape == (3, 2, 41, 50)
         assert output["velocity"].shape == (3, 2, 21, 25)
@@ -398,13 +398,13 @@ class TestOutputs:
             scantune.adapt(model, case, method="source").prediction,
         )
         assert torch.equal(again.network.task.atlas.labels, model.network.task.atlas.labels)
-        assert isinstance(again.network.task, Registering)
+        assert isinstance(again.network.task, RegistrationNetwork)
 
 
 class TestBundled:
     def test_the_bundled_model_is_small_and_brings_atlas_prior_and_calibration(self):
         model = scantune.load("brain-register")
-        assert (resources.files("scantune") / "models" / "brain-register.safetensors").stat().st_size < 3e6
+        assert (resources.files("scantune.model") / "bundled" / "brain-register.safetensors").stat().st_size < 3e6
         assert model.labels == COHORTS["registration"].labels
         assert model.task.atlas == "icbm152"
         assert model.prior.calibration is not None

@@ -9,7 +9,7 @@ from torch import nn
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
-from scantune.prior.calibration import Calibration, Levels
+from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 from tests.conftest import toy_scan
@@ -111,7 +111,7 @@ def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
 
 
 def test_describe_tells_up_to_which_energy_a_scan_is_typical(model):
-    known = Calibration(Levels(0.01, 0.022149, 0.3), torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
+    known = Calibration(EnergyLevels(0.01, 0.022149, 0.3), torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
     text = replace(model, prior=replace(model.prior, calibration=known)).describe()
     assert f"floor {model.prior.floor():.4g} nats, typical up to 0.02215 nats, far out beyond 0.3" in " ".join(
         text.split()

@@ -6,7 +6,7 @@ from torch import nn
 
 from scantune import AdaptableNetwork, InputError
 from scantune.experts import choose_layers
-from scantune.networks import Normalizer, UNet, fold_batch_norm, quicken, set_memory_layout
+from scantune.networks import Normalizer, UNet, fold_batch_norm, set_memory_layout, use_fast_convolutions
 from scantune.networks.normalizer import Bump
 
 
@@ -55,7 +55,7 @@ def test_convolutions_from_and_to_one_channel_are_those_of_the_library(channels,
     library = nn.Conv2d(*channels, 3, padding=1)
     own = deepcopy(library)
     set_memory_layout(own, "channels last")
-    quicken(own)
+    use_fast_convolutions(own)
     x = torch.randn(2, channels[0], 7, 9, generator=rng, requires_grad=True)
     assert type(own) is not nn.Conv2d
     torch.testing.assert_close(own(x), library(x))
@@ -113,14 +113,14 @@ def test_a_batch_norm_with_a_zero_gain_is_not_folded():
 
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_doubling_by_a_stencil_is_linear_interpolation_and_so_is_its_gradient(dimensions, rng):
-    from scantune.networks.unet import double
+    from scantune.networks.unet import upsample_by_two
 
     x = torch.randn(2, 3, *range(4, 4 + dimensions), generator=rng, dtype=torch.double).requires_grad_()
     mode = {2: "bilinear", 3: "trilinear"}[dimensions]
     expected = nn.functional.interpolate(x, scale_factor=2, mode=mode, align_corners=False)
-    assert torch.allclose(double(x), expected)
+    assert torch.allclose(upsample_by_two(x), expected)
     weights = torch.randn(expected.shape, generator=rng, dtype=torch.double)
-    (ours,) = torch.autograd.grad((double(x) * weights).sum(), x)
+    (ours,) = torch.autograd.grad((upsample_by_two(x) * weights).sum(), x)
     (theirs,) = torch.autograd.grad((expected * weights).sum(), x)
     assert torch.allclose(ours, theirs)
 
@@ -153,7 +153,7 @@ def test_frozen_convolutions_are_those_of_the_library_and_keep_weights_alone(sid
     library = nn.Conv2d(5, 4, side, padding=side // 2).requires_grad_(False)
     own = deepcopy(library)
     set_memory_layout(own, layout)
-    quicken(own)
+    use_fast_convolutions(own)
     x = torch.randn(2, 5, 6, 7, generator=rng, requires_grad=True)
     found, kept = _kept(lambda: own(x))
     expected = library(x)

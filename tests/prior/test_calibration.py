@@ -12,14 +12,14 @@ from torch import nn
 from scantune import FieldOfExperts, InputError
 from scantune.networks import fold_batch_norm
 from scantune.prior.calibration import (
-    FAR,
-    QUANTILE,
+    FAR_OUT_DEVIATIONS,
+    TYPICAL_QUANTILE,
     Calibration,
     Coverage,
-    Levels,
+    EnergyLevels,
+    family_energies,
     predicted_proportions,
     structure_counts,
-    totals,
 )
 from tests.conftest import TOY_PATCHES, toy_scan
 
@@ -43,7 +43,7 @@ def same(one, other):
 
 
 def calibration(typical, shares, spread):
-    return Calibration(Levels(typical, typical, math.inf), torch.tensor(shares), torch.tensor(spread))
+    return Calibration(EnergyLevels(typical, typical, math.inf), torch.tensor(shares), torch.tensor(spread))
 
 
 def lognormal(rng, subjects, middle, spread):
@@ -52,26 +52,26 @@ def lognormal(rng, subjects, middle, spread):
 
 def test_levels_are_those_of_the_log_normal_that_the_energies_come_from():
     rng = np.random.default_rng(3)
-    levels = Levels.of(lognormal(rng, 4000, 0.03, 0.4).tolist(), lognormal(rng, 4000, 0.01, 0.4).tolist())
+    levels = EnergyLevels.of(lognormal(rng, 4000, 0.03, 0.4).tolist(), lognormal(rng, 4000, 0.01, 0.4).tolist())
     of_the_new = scipy.stats.lognorm(0.4, scale=0.03)
     assert levels.middle == pytest.approx(of_the_new.median(), rel=0.03)
-    assert levels.typical == pytest.approx(of_the_new.ppf(QUANTILE), rel=0.03)
-    assert levels.low == pytest.approx(of_the_new.ppf(1 - QUANTILE), rel=0.03)
-    assert levels.far == pytest.approx(of_the_new.median() * math.exp(FAR * 0.4), rel=0.08)
+    assert levels.typical == pytest.approx(of_the_new.ppf(TYPICAL_QUANTILE), rel=0.03)
+    assert levels.low == pytest.approx(of_the_new.ppf(1 - TYPICAL_QUANTILE), rel=0.03)
+    assert levels.far == pytest.approx(of_the_new.median() * math.exp(FAR_OUT_DEVIATIONS * 0.4), rel=0.08)
 
 
 def test_two_new_subjects_have_the_middle_and_training_subjects_the_spread():
     rng = np.random.default_rng(4)
     new, training = [0.02, 0.08], lognormal(rng, 500, 0.01, 0.3).tolist()
-    levels = Levels.of(new, training)
+    levels = EnergyLevels.of(new, training)
     assert levels.middle == pytest.approx(0.04, rel=1e-9)
     pooled = np.sqrt((2 * np.log(2) ** 2 + 499 * np.var(np.log(training), ddof=1)) / 500)
     assert levels.typical == pytest.approx(0.04 * math.exp(1.2815515655 * pooled), rel=1e-6)
-    assert levels.typical < Levels.of(new).typical
+    assert levels.typical < EnergyLevels.of(new).typical
 
 
 def test_one_subject_alone_is_given_some_spread():
-    levels = Levels.of([0.05])
+    levels = EnergyLevels.of([0.05])
     assert levels.middle == pytest.approx(0.05)
     assert levels.middle < levels.typical < levels.far < 0.1
 
@@ -80,7 +80,7 @@ def test_one_subject_alone_is_given_some_spread():
     ("energy", "reading"), [(0.0, "typical"), (0.1, "typical"), (0.11, "shifted"), (0.9, "shifted"), (0.91, "far out")]
 )
 def test_an_energy_reads_as_typical_shifted_or_far_out(energy, reading):
-    assert Calibration(Levels(0.05, 0.1, 0.9), torch.ones(1), torch.ones(1)).reading(energy) == reading
+    assert Calibration(EnergyLevels(0.05, 0.1, 0.9), torch.ones(1), torch.ones(1)).reading(energy) == reading
 
 
 @pytest.mark.parametrize("subjects", [1, 2, 7, 30])
@@ -88,7 +88,7 @@ def test_shares_have_mean_and_deviation(subjects):
     rng = np.random.default_rng(subjects)
     energies, shares = torch.from_numpy(rng.gamma(2, 0.01, subjects)), rng.dirichlet([3, 2, 1], subjects)
     known = Calibration.of({"cnn/a": energies, "cnn/b": 3 * energies}, {}, torch.from_numpy(shares))
-    assert known.levels == Levels.of((2 * energies).tolist())
+    assert known.levels == EnergyLevels.of((2 * energies).tolist())
     np.testing.assert_allclose(known.shares, shares.mean(0), rtol=1e-6)
     np.testing.assert_allclose(known.spread, np.maximum(shares.std(0), 1e-3), rtol=1e-5)
 
@@ -125,7 +125,7 @@ def test_structures_are_counted_without_the_background_and_where_absent():
 
 
 def test_a_calibration_survives_its_tensors():
-    levels = Levels(*(float(np.float32(value)) for value in (0.01, 0.0221, 0.5)))
+    levels = EnergyLevels(*(float(np.float32(value)) for value in (0.01, 0.0221, 0.5)))
     coverage = Coverage((3.0, 9.0), (0.5, 1.0))
     energies = {"cnn/a": torch.rand(3), "pca/b": torch.rand(2)}
     known = Calibration(levels, torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.05]), coverage, energies, energies)
@@ -159,7 +159,7 @@ def test_a_calibration_of_older_files_knows_the_typical_level_alone():
 )
 def test_numbers_that_a_calibration_cannot_hold_are_damage(name, values):
     coverage, energies = Coverage((3.0, 9.0), (0.5, 1.0)), {"cnn/a": torch.tensor([0.1, 0.2])}
-    known = Calibration(Levels(0.1, 0.2, 1.0), torch.ones(2), torch.ones(2), coverage, energies, energies)
+    known = Calibration(EnergyLevels(0.1, 0.2, 1.0), torch.ones(2), torch.ones(2), coverage, energies, energies)
     assert name in known.tensors()
     with pytest.raises(InputError, match="calibration is damaged"):
         Calibration.from_tensors(known.tensors() | {name: torch.tensor(values)})
@@ -169,7 +169,7 @@ def test_numbers_that_a_calibration_cannot_hold_are_damage(name, values):
 
 @pytest.mark.parametrize("energies", [[0.0, 0.0], [0.0, 1e-3], [-1e-9], [1e300, 1e-300], [3e38, 1e-40, 1.0]])
 def test_levels_of_any_energies_divide(energies):
-    levels = Levels.of(energies, energies)
+    levels = EnergyLevels.of(energies, energies)
     assert levels.sound
     assert 0 <= levels.low <= levels.middle
 
@@ -206,8 +206,10 @@ def test_a_volume_without_foreground_has_no_shares():
 def test_energies_are_of_held_out_subjects_and_shares_of_all(toy, prior):
     known = prior.calibration
     energies = [toy.prior.energy(toy.network, volume) for volume, _ in HELD_OUT]
-    assert totals(known.held_out, "cnn") == pytest.approx(energies, rel=1e-5)
-    assert known.levels == Levels.of(totals(known.held_out, "cnn"), totals(known.training, "cnn"))
+    assert family_energies(known.held_out, "cnn") == pytest.approx(energies, rel=1e-5)
+    assert known.levels == EnergyLevels.of(
+        family_energies(known.held_out, "cnn"), family_energies(known.training, "cnn")
+    )
     assert {len(values) for values in known.held_out.values()} == {len(HELD_OUT)}
     assert {key.split("/")[0] for key in known.held_out} == {"cnn", "pca"}
     volumes = [volume for volume, _ in HELD_OUT] + toy.volumes
@@ -222,7 +224,7 @@ def test_a_training_subject_is_compared_with_a_prior_of_the_others(toy, prior):
         others = [volume for number, volume in enumerate(toy.volumes) if number != left]
         refitted = FieldOfExperts.fit(toy.network, others, layers=layers, patches=TOY_PATCHES)
         wanted = refitted.energy(toy.network, toy.volumes[left])
-        assert totals(prior.calibration.training, "cnn")[left] == pytest.approx(wanted, rel=2e-3)
+        assert family_energies(prior.calibration.training, "cnn")[left] == pytest.approx(wanted, rel=2e-3)
 
 
 def test_each_layer_has_a_reading(toy, prior):
@@ -247,7 +249,7 @@ def test_padding_of_held_out_subjects_is_left_out_of_their_energy(toy):
     padded = nn.functional.pad(scan, (0, 0, 16, 0), value=1.0)
     mask = torch.zeros_like(padded, dtype=torch.bool)
     mask[:, :, :16] = True
-    (energy,) = totals(toy.prior.calibrated(toy.network, [(padded, mask)]).calibration.held_out, "cnn")
+    (energy,) = family_energies(toy.prior.calibrated(toy.network, [(padded, mask)]).calibration.held_out, "cnn")
     assert energy == pytest.approx(toy.prior.energy(toy.network, padded, mask), rel=1e-5)
     assert energy < 0.2 * toy.prior.energy(toy.network, padded)
 

@@ -11,13 +11,13 @@ import torch
 import scantune
 from scantune.adaptation.guard.base import Rules
 from scantune.adaptation.guarded_run import predict
-from scantune.prior.calibration import Calibration, Levels
+from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
 from tests.scripts.test_scripts import script
 
-KNOWN = Calibration(Levels(0.04, 0.08, 0.5), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
+KNOWN = Calibration(EnergyLevels(0.04, 0.08, 0.5), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_what_is_played_back_on_a_path_is_what_an_adaptation_does(toy, rules, ga
     path = paths.follow(model, scan, toy_scan(310)[1], "foe-cnn-pca")
     energies = predict(model.network, scan, model.task, model.prior).energies
     told = line(*path) | {"energies": energies}
-    anybody = Calibration(Levels(1e-6, 1e-6, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([1e3, 1e3]))
+    anybody = Calibration(EnergyLevels(1e-6, 1e-6, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([1e3, 1e3]))
     result = scantune.adapt(toy.network, scan.images, prior=toy.prior)
     played = rules.play(told, anybody, Rules())
     assert played.decision == result.decision.action

@@ -15,7 +15,7 @@ import scantune
 from scantune import FieldOfExperts
 from scantune.adaptation.sampling import WholeVolume
 from scantune.experts import Recorder, units
-from scantune.methods import Equipment
+from scantune.methods import ModelParts
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import set_memory_layout
 from scantune.scans.volume import Volume
@@ -28,7 +28,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def fast(toy, prior, volume, sampling, layout="channels first"):
     """Objective and gradients of the fast path."""
-    method = FoECNNPCA(Equipment(Segmentation(), prior.to(DEVICE)))
+    method = FoECNNPCA(ModelParts(Segmentation(), prior.to(DEVICE)))
     network = deepcopy(toy.network).to(DEVICE).requires_grad_(False)
     set_memory_layout(network, layout)
     moving = list(method.parameters(network).values())
@@ -76,7 +76,7 @@ def test_a_network_that_was_measured_with_padding_predicts_any_number_of_slices(
     images, _ = toy_scan(54, slices=3)
     network = deepcopy(toy.network).requires_grad_(False)
     set_memory_layout(network, "channels last")
-    method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
+    method = FoECNNPCA(ModelParts(Segmentation(), toy.prior))
     method.prepare(network)
     with torch.no_grad():
         method.measure(next(Volume(images, images < 0.2).batches(2)))
@@ -88,7 +88,7 @@ def test_predictions_between_steps_are_not_measured(toy, monkeypatch):
     images, _ = toy_scan(55, slices=2)
     network = deepcopy(toy.network).requires_grad_(False)
     set_memory_layout(network, "channels last")
-    method = FoECNNPCA(Equipment(Segmentation(), toy.prior))
+    method = FoECNNPCA(ModelParts(Segmentation(), toy.prior))
     method.prepare(network)
     measured = []
     apply = units._Activate.apply
@@ -138,7 +138,7 @@ def test_what_is_kept_for_the_gradient_is_bounded_in_bytes(toy):
     images, _ = toy_scan(53, slices=6)
     seen = {}
     for kept in (0, 3_000_000, 300_000_000):
-        method = Counted(Equipment(Segmentation(), toy.prior))
+        method = Counted(ModelParts(Segmentation(), toy.prior))
         network = deepcopy(toy.network).requires_grad_(False)
         method.prepare(network)
         for parameter in method.parameters(network).values():

@@ -19,7 +19,7 @@ from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
 from scantune.config.settings import require_seed
 from scantune.errors import InputError
-from scantune.methods import Equipment, Method, find_method
+from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
@@ -105,7 +105,7 @@ def adapt(
     if prior is not None:
         prior.require_fit(source)
         prior = prior.to(where)
-    runner = kind(Equipment(task, prior, helpers or {}), options)
+    runner = kind(ModelParts(task, prior, helpers or {}), options)
     schedule = _schedule(runner, preset, steps, batch)
     before = predict(source, volume, task, prior)
     _require_sense(before, prior)

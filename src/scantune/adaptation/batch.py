@@ -113,7 +113,7 @@ def _require_sound(run: ScanRun) -> None:
     """Load the model and check all that can be wrong for every scan alike."""
     from scantune.adaptation.adapt import PRESETS
     from scantune.config.settings import require_seed
-    from scantune.methods import Equipment, find_method
+    from scantune.methods import ModelParts, find_method
     from scantune.runtime.devices import find_device
 
     settings = run.settings
@@ -126,5 +126,5 @@ def _require_sound(run: ScanRun) -> None:
     require_seed(settings.seed)
     find_device(settings.device)
     method = find_method(str(run.chosen.method))
-    method(Equipment(run.model.task, run.model.prior, run.model.helpers), settings.options)
+    method(ModelParts(run.model.task, run.model.prior, run.model.helpers), settings.options)
     _ = run.site  # tells at once what a site needs

@@ -19,7 +19,7 @@ from scantune.adaptation.result import Prediction
 from scantune.experts import Recorder
 from scantune.methods import Method, OutputCache
 from scantune.networks import AdaptableNetwork
-from scantune.prior.field_of_experts import FieldOfExperts, Statistics, sufficient
+from scantune.prior.field_of_experts import FieldOfExperts, Statistics, with_enough_patches
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
 from scantune.tasks import Task
@@ -47,7 +47,7 @@ def predict(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExpert
                 maps.setdefault(name, []).append(value)
             for key, value in statistics.items():
                 total[key] = total.get(key, 0) + value.double()
-    energies = {} if prior is None else prior.energies(sufficient(total))
+    energies = {} if prior is None else prior.energies(with_enough_patches(total))
     return Prediction(
         torch.cat(probabilities),
         task,

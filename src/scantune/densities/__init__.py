@@ -1,8 +1,8 @@
 """Densities: the 1D distributions of the experts' outputs, and how far apart they are."""
 
-from scantune.densities.base import Density, Standard
+from scantune.densities.base import Density, Standardization
 from scantune.densities.divergences import DIVERGENCES, Divergence
-from scantune.densities.gaussian import Gaussian, Normal, SummarisedGaussian
+from scantune.densities.gaussian import Gaussian, GaussianBase, SummarisedGaussian
 from scantune.densities.gridded import GridDensity
 from scantune.densities.histogram import Histogram
 from scantune.densities.kde import ALPHA, KDE
@@ -21,9 +21,9 @@ __all__ = [
     "Density",
     "Divergence",
     "Gaussian",
+    "GaussianBase",
     "GridDensity",
     "Histogram",
-    "Normal",
-    "Standard",
+    "Standardization",
     "SummarisedGaussian",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Standard:
+class Standardization:
     """What standardises the experts' outputs.
 
     Args:
@@ -46,7 +46,7 @@ class Density(ABC):
         """
 
     @abstractmethod
-    def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
+    def measure(self, values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
         """Additive statistics of a batch.
 
         Args:

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scantune.densities.base import Standard
+from scantune.densities.base import Standardization
 from scantune.errors import InputError
 from scantune.kernels import usable
 
-MOST = 100_000
+MAX_POINTS = 100_000
 """Points of a grid; the densities' own have a hundred or so."""
 
-FINEST = 128
+MAX_KERNEL_POINTS = 128
 """Points of a grid up to which a kernel counts."""
 
-CHUNK = 2**21
+VALUES_AT_A_TIME = 2**21
 """Values that are binned at a time; what is held beside the values themselves is bounded by it."""
 
 
@@ -37,9 +37,11 @@ class BinGrid:
     step: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (-math.inf < self.low < self.high < math.inf and 0 < self.step < math.inf and 2 <= self.size <= MOST):
+        if not (
+            -math.inf < self.low < self.high < math.inf and 0 < self.step < math.inf and 2 <= self.size <= MAX_POINTS
+        ):
             raise InputError(
-                f"The grid of a density must rise from a lower to a higher end in 2 to {MOST} points, not from "
+                f"The grid of a density must rise from a lower to a higher end in 2 to {MAX_POINTS} points, not from "
                 f"{self.low} to {self.high} by {self.step}."
             )
 
@@ -64,7 +66,9 @@ class BinGrid:
         return left.long(), positions.sub_(left)
 
 
-def counts(values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Standard | None = None) -> Tensor:
+def bin_counts(
+    values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Standardization | None = None
+) -> Tensor:
     """What falls to each point, a value's weight being shared by its two neighbours.
 
     Args:
@@ -78,8 +82,8 @@ def counts(values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Stan
         made on the way.
     """
     precise = torch.promote_types(values.dtype, torch.float32)
-    by_kernel = countable(values, grid) and precise == torch.float32
-    rise, start = steps(grid, standard, values.new_empty(values.shape[1], dtype=precise))
+    by_kernel = has_kernel(values, grid) and precise == torch.float32
+    rise, start = affine_to_grid(grid, standard, values.new_empty(values.shape[1], dtype=precise))
     if by_kernel:
         return _ByKernel.apply(values, weights, grid.size, rise, start)  # type: ignore[no-any-return, no-untyped-call]
     # Experts last, as they lie in memory where channels do.
@@ -90,12 +94,12 @@ def counts(values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Stan
     return torch.cat([number.expand(1, len(fallen)), fallen.T])
 
 
-def countable(values: Tensor, grid: BinGrid) -> bool:
+def has_kernel(values: Tensor, grid: BinGrid) -> bool:
     """Whether a kernel can count what falls to the points of a grid."""
-    return usable(values) and grid.size <= FINEST
+    return usable(values) and grid.size <= MAX_KERNEL_POINTS
 
 
-def steps(grid: BinGrid, standard: Standard | None, like: Tensor) -> tuple[Tensor, Tensor]:
+def affine_to_grid(grid: BinGrid, standard: Standardization | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """How many steps a value of 1 is above one of 0, and a value of 0 above the grid's first point, `(experts,)`.
 
     Args:
@@ -167,6 +171,6 @@ class _ByKernel(torch.autograd.Function):
 
 def _chunks(values: Tensor) -> Iterator[slice]:
     """Parts of the pixels."""
-    size = max(CHUNK // max(values.shape[0] * values.shape[2], 1), 1)
+    size = max(VALUES_AT_A_TIME // max(values.shape[0] * values.shape[2], 1), 1)
     for start in range(0, values.shape[1], size):
         yield slice(start, start + size)

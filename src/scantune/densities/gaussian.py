@@ -10,18 +10,18 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.base import Density, Standard
+from scantune.densities.base import Density, Standardization
 from scantune.densities.moments import moments
 from scantune.errors import InputError
 
-FLOOR = 1e-6
+VARIANCE_FLOOR = 1e-6
 """Added to both variances of a divergence, in units of the expert's training variance (values are standardised)."""
 
-NEAR = 1e-6
+MIN_DEVIATION_GAP = 1e-6
 """Deviations are taken to differ by at least this, where a distance would have no gradient."""
 
 
-class Normal(Density):
+class GaussianBase(Density):
     """What Gaussians of all subjects and their summary have in common: seven numbers per expert say it all."""
 
     @abstractmethod
@@ -29,11 +29,11 @@ class Normal(Density):
         """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
 
     @staticmethod
-    def measure(values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
+    def measure(values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
         """Number, sum and sum of squares, `(3, experts)`."""
         if standard is None:
             return moments(values, weights)
-        return Normal.standardised(moments(values, weights, standard.center), standard.scale)
+        return GaussianBase.standardised(moments(values, weights, standard.center), standard.scale)
 
     @staticmethod
     def standardised(moments: Tensor, scale: Tensor) -> Tensor:
@@ -51,14 +51,14 @@ class Normal(Density):
     def expected(self) -> "Gaussian":
         """The Gaussian with the mean and the variance of the subjects' mixture, which itself is not a Gaussian."""
         own = self.summary()
-        variance = (own.variance - FLOOR + own.spread).clamp_min(0)
+        variance = (own.variance - VARIANCE_FLOOR + own.spread).clamp_min(0)
         return Gaussian(own.mean.unsqueeze(0), variance.unsqueeze(0))
 
     def entropy(self) -> Tensor:
         """1/2 [1 + log 2 pi + E log v]."""
         return 0.5 * (1 + math.log(2 * math.pi) + self.summary().log_variance)
 
-    def cross_entropy(self, other: "Normal") -> Tensor:
+    def cross_entropy(self, other: "GaussianBase") -> Tensor:
         """1/2 [log 2 pi + E log v_t + E (v_s + (mu_s - mu_t)^2) / v_t], exact over all pairs at the cost of one.
 
         About the mean of the others' means, weighted by precision, so that no large numbers cancel.
@@ -71,7 +71,7 @@ class Normal(Density):
 
     def divergence(self, test: "Gaussian") -> Tensor:  # type: ignore[override]
         """E_s KL(p_s || p_t) = 1/2 [log v_t - E log v_s + (E v_s + Var mu_s + (E mu_s - mu_t)^2) / v_t - 1]."""
-        own, v = self.summary(), test.variance[0] + FLOOR
+        own, v = self.summary(), test.variance[0] + VARIANCE_FLOOR
         away = own.variance + own.spread + (own.mean - test.mean[0]).square()
         return 0.5 * (v.log() - own.log_variance + away / v - 1)
 
@@ -88,7 +88,7 @@ class Normal(Density):
 
 
 @dataclass(frozen=True)
-class Gaussian(Normal):
+class Gaussian(GaussianBase):
     """Normal densities, population moments.
 
     Args:
@@ -123,8 +123,8 @@ class Gaussian(Normal):
     def wasserstein(self, other: "Gaussian") -> Tensor:
         """Quantiles differ by mu_s - mu_t + (sigma_s - sigma_t) z, z standard normal; W_1 is the mean size of that."""
         apart = self.mean - other.mean
-        wider = (self.variance + FLOOR).sqrt() - (other.variance + FLOOR).sqrt()
-        wider = (wider.square() + NEAR**2).sqrt()
+        wider = (self.variance + VARIANCE_FLOOR).sqrt() - (other.variance + VARIANCE_FLOOR).sqrt()
+        wider = (wider.square() + MIN_DEVIATION_GAP**2).sqrt()
         ratio = apart / wider
         folded = math.sqrt(2 / math.pi) * wider * (-0.5 * ratio.square()).exp() + apart * (ratio / math.sqrt(2)).erf()
         return folded.mean(0)
@@ -135,7 +135,7 @@ class Gaussian(Normal):
 
     @cached_property
     def _summary(self) -> "SummarisedGaussian":
-        v = self.variance + FLOOR
+        v = self.variance + VARIANCE_FLOOR
         return SummarisedGaussian(
             variance=v.mean(0),
             mean=self.mean.mean(0),
@@ -157,7 +157,7 @@ class Gaussian(Normal):
 
 
 @dataclass(frozen=True)
-class SummarisedGaussian(Normal):
+class SummarisedGaussian(GaussianBase):
     """What is left of many subjects' Gaussians when no number may tell of a single subject, `(experts,)` each.
 
     Args:

@@ -9,11 +9,11 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.base import Density, Standard
-from scantune.densities.binning import BinGrid, counts
+from scantune.densities.base import Density, Standardization
+from scantune.densities.binning import BinGrid, bin_counts
 from scantune.errors import InputError
 
-FLOOR = 1e-5
+HEIGHT_FLOOR = 1e-5
 """Added to a density everywhere before it is normalised, so that what never occurred has a logarithm."""
 
 
@@ -33,15 +33,15 @@ class GridDensity(Density):
     def smooth(self, shares: Tensor) -> Tensor:
         """What becomes of the shares of the values `(experts, points)`; their sum stays."""
 
-    def measure(self, values: Tensor, weights: Tensor | None, standard: Standard | None = None) -> Tensor:
+    def measure(self, values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
         """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
-        return counts(values, weights, self.grid, standard)
+        return bin_counts(values, weights, self.grid, standard)
 
     def estimate(self, statistics: Tensor) -> Self:
         """The scan's densities; floored, then normalised."""
         number, fallen = statistics[0], statistics[1:]
         heights = self.smooth((fallen / number.clamp_min(1)).T) / self.grid.step
-        heights = (heights + FLOOR) / (1 + FLOOR * self.grid.step * self.grid.size)
+        heights = (heights + HEIGHT_FLOOR) / (1 + HEIGHT_FLOOR * self.grid.step * self.grid.size)
         return replace(self, heights=heights.unsqueeze(0))
 
     @classmethod
@@ -107,6 +107,6 @@ class GridDensity(Density):
         return {"low": self.grid.low, "high": self.grid.high, "step": self.grid.step}
 
 
-def grid_from(settings: Mapping[str, float], default: BinGrid) -> BinGrid:
+def grid_from_settings(settings: Mapping[str, float], default: BinGrid) -> BinGrid:
     """The grid that settings tell of, the rest as in `default`."""
     return BinGrid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))

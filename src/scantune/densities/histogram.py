@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from scantune.densities.binning import BinGrid
-from scantune.densities.gridded import GridDensity, grid_from
+from scantune.densities.gridded import GridDensity, grid_from_settings
 
-BINS = BinGrid(step=0.5)
+HISTOGRAM_GRID = BinGrid(step=0.5)
 """Coarser than a KDE's grid: no kernel evens out the bins of a scan with few samples."""
 
 
@@ -23,7 +23,7 @@ class Histogram(GridDensity):
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
         """Settings are `low`, `high` and `step` of the bins' centres."""
-        return cls(torch.empty(0, 0, 0), grid_from(settings or {}, BINS))
+        return cls(torch.empty(0, 0, 0), grid_from_settings(settings or {}, HISTOGRAM_GRID))
 
     def smooth(self, shares: Tensor) -> Tensor:
         """Nothing."""
@@ -32,4 +32,4 @@ class Histogram(GridDensity):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """From heights and grid."""
-        return cls(tensors["heights"], grid_from(settings or {}, BINS))
+        return cls(tensors["heights"], grid_from_settings(settings or {}, HISTOGRAM_GRID))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scantune.densities.binning import BinGrid
-from scantune.densities.gridded import GridDensity, grid_from
+from scantune.densities.gridded import GridDensity, grid_from_settings
 from scantune.errors import InputError
 
 ALPHA = 10.0
@@ -54,7 +54,7 @@ class KDE(GridDensity):
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """From heights, grid and alpha."""
         told = settings or {}
-        return cls(tensors["heights"], grid_from(told, BinGrid()), float(told.get("alpha", ALPHA)))
+        return cls(tensors["heights"], grid_from_settings(told, BinGrid()), float(told.get("alpha", ALPHA)))
 
 
 @lru_cache(maxsize=8)

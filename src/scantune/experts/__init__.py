@@ -2,31 +2,31 @@
 
 from scantune.experts.base import Experts
 from scantune.experts.cnn import OUTPUT, CNNExperts
-from scantune.experts.meters import Counts, Meter, Moments, MomentsByRows
+from scantune.experts.meters import BinCountsOnGPU, MomentsOnCPU, MomentsOnGPU, StatisticsProgram
 from scantune.experts.pca import PatchSettings, PCAExperts
 from scantune.experts.principal import PatchScatter
 from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers, task_network
-from scantune.experts.units import MeasuredReLU, Units
+from scantune.experts.units import FusedLayers, MeasuredReLU
 
 EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
 
 __all__ = [
     "EXPERTS",
     "OUTPUT",
+    "BinCountsOnGPU",
     "CNNExperts",
-    "Counts",
     "Experts",
+    "FusedLayers",
     "LayerChoice",
     "MeasuredReLU",
-    "Meter",
-    "Moments",
-    "MomentsByRows",
+    "MomentsOnCPU",
+    "MomentsOnGPU",
     "PCAExperts",
     "PatchScatter",
     "PatchSettings",
     "Recorder",
     "Recording",
-    "Units",
+    "StatisticsProgram",
     "choose_layers",
     "task_network",
 ]

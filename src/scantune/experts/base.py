@@ -60,7 +60,7 @@ class Experts(ABC):
         """The inverse of `record` and `tensors`."""
 
 
-def inside(padding: Tensor | None, like: Tensor) -> Tensor | None:
+def image_weights(padding: Tensor | None, like: Tensor) -> Tensor | None:
     """1 where a feature pixel's whole cell is free of padding, `(slices, 1, *spatial)` at the feature's resolution."""
     if padding is None:
         return None
@@ -72,6 +72,6 @@ def inside(padding: Tensor | None, like: Tensor) -> Tensor | None:
     return 1 - torch.as_tensor(marked)
 
 
-def precise(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     """In single precision or better: moments of half-precision features would drown in rounding."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from scantune.experts.base import Experts, Outputs, inside, precise
+from scantune.experts.base import Experts, Outputs, at_least_float32, image_weights
 from scantune.experts.recorder import Recording
 from scantune.networks import Affine
 from scantune.tasks import Task, task_from_record, task_record
@@ -36,10 +36,10 @@ class CNNExperts(Experts):
         """The features themselves, one group per layer."""
         for layer in self.chosen:
             features = recording.features[layer]
-            yield layer, features, inside(padding, features)
+            yield layer, features, image_weights(padding, features)
         if self.output is not None:
-            probabilities = precise(self.output.probabilities(recording.output))
-            yield OUTPUT, probabilities, inside(padding, probabilities)
+            probabilities = at_least_float32(self.output.probabilities(recording.output))
+            yield OUTPUT, probabilities, image_weights(padding, probabilities)
 
     def narrowed(self, groups: Container[str]) -> Self:
         """The experts of some groups alone."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from scantune.kernels.cpu import activation as rows
 
 
-class Meter(ABC):
+class StatisticsProgram(ABC):
     """Additive statistics of standardised experts, as their densities are estimated from."""
 
     @abstractmethod
@@ -31,7 +31,7 @@ class Meter(ABC):
         """The gradient with respect to the values, from those of the statistics and of the activations."""
 
 
-class Moments(Meter):
+class MomentsOnGPU(StatisticsProgram):
     """Number, sum and sum of squares, by kernels.
 
     Args:
@@ -61,7 +61,7 @@ class Moments(Meter):
         return moments.activation_slopes(values, bias, weights, self.center, self.units, statistics, activations)
 
 
-class MomentsByRows(Moments):
+class MomentsOnCPU(MomentsOnGPU):
     """The same on a CPU, where the bias was added before."""
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class MomentsByRows(Moments):
         return rows.activation_slopes(values, weights, offset, factor, activations)
 
 
-class Counts(Meter):
+class BinCountsOnGPU(StatisticsProgram):
     """What falls to the points of a grid; by kernels alone.
 
     Args:

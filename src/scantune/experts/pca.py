@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.experts.base import Experts, Outputs, inside, precise
-from scantune.experts.projection import chosen_loadings, grid_of_loadings
+from scantune.experts.base import Experts, Outputs, at_least_float32, image_weights
+from scantune.experts.projection import all_loadings, chosen_loadings
 from scantune.experts.recorder import Recording
 from scantune.networks import Affine
 from scantune.tasks import Task, task_from_record, task_record
@@ -76,10 +76,10 @@ class PCAExperts(Experts):
         features = recording.features[self.layer]
         if not has_patches(features, self.settings):
             return
-        weights: Tensor | None = active(recording, features, self.task, self.settings, padding)
+        weights: Tensor | None = active_patches(recording, features, self.task, self.settings, padding)
         assert weights is not None
         if self.fixed:
-            loadings = grid_of_loadings(features, self.components.to(features), self.settings.stride)
+            loadings = all_loadings(features, self.components.to(features), self.settings.stride)
         else:
             chosen = weights[:, 0] > 0
             loadings = chosen_loadings(features, self.components.to(features), self.settings.stride, chosen)
@@ -124,20 +124,20 @@ def has_patches(features: Tensor, settings: PatchSettings) -> bool:
     return min(features.shape[2:]) >= settings.size
 
 
-def active(
+def active_patches(
     recording: Recording, features: Tensor, task: Task, settings: PatchSettings, padding: Tensor | None
 ) -> Tensor:
     """1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
     output = recording.output
     if task.pointwise and isinstance(output, Tensor) and output.shape[2:] == features.shape[2:]:
-        probability = precise(task.foreground(_centres(output.detach(), settings)))
+        probability = at_least_float32(task.foreground(_centres(output.detach(), settings)))
     else:
-        probability = precise(task.foreground(output).detach())
+        probability = at_least_float32(task.foreground(output).detach())
         if probability.shape[2:] != features.shape[2:]:
             probability = F.interpolate(probability, size=list(features.shape[2:]))
         probability = _centres(probability, settings)
     chosen = (probability > settings.threshold).to(probability.dtype)
-    free = inside(padding, features)
+    free = image_weights(padding, features)
     return chosen if free is None else chosen * _centres(free, settings)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from scantune.experts.base import precise
-from scantune.experts.pca import PatchSettings, PCAExperts, active, has_patches
+from scantune.experts.base import at_least_float32
+from scantune.experts.pca import PatchSettings, PCAExperts, active_patches, has_patches
 from scantune.experts.recorder import Recording
 from scantune.tasks import Task
 
@@ -32,10 +32,10 @@ class PatchScatter:
 
     def add(self, recording: Recording, padding: Tensor | None) -> None:
         """Adds the active patches of one batch."""
-        features = precise(recording.features[self.layer])
+        features = at_least_float32(recording.features[self.layer])
         if not has_patches(features, self.settings):
             return
-        chosen = active(recording, features, self.task, self.settings, padding)[:, 0] > 0
+        chosen = active_patches(recording, features, self.task, self.settings, padding)[:, 0] > 0
         patches = features
         for axis in range(2, features.ndim):
             patches = patches.unfold(axis, self.settings.size, self.settings.stride)

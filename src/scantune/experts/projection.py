@@ -7,14 +7,14 @@ from torch import Tensor
 
 from scantune.kernels import usable
 
-BY_KERNEL = 8, 2
+KERNEL_STRIDE_AND_DIMENSIONS = 8, 2
 """Stride and dimensions of patches for which there is a kernel."""
 
-MOST = 16
+MAX_KERNEL_COMPONENTS = 16
 """Components that it can take."""
 
 
-def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tensor:
+def all_loadings(features: Tensor, components: Tensor, stride: int) -> Tensor:
     """Loadings of all patches whose side is twice the stride: each is made of 2, 4 or 8 blocks of the stride's side.
 
     Every block is multiplied once with each part of the components that it may be; the loadings of a patch are the sum
@@ -30,7 +30,12 @@ def grid_of_loadings(features: Tensor, components: Tensor, stride: int) -> Tenso
     """
     kept, *patch = components.shape[1:]
     dimensions = len(patch)
-    if features.dtype.itemsize == 2 and (stride, dimensions) == BY_KERNEL and kept <= MOST and usable(features):
+    if (
+        features.dtype.itemsize == 2
+        and (stride, dimensions) == KERNEL_STRIDE_AND_DIMENSIONS
+        and kept <= MAX_KERNEL_COMPONENTS
+        and usable(features)
+    ):
         return _Projected.apply(features, components)  # type: ignore[no-any-return, no-untyped-call]
     return _Multiplied.apply(features, components, stride)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.experts.base import inside
-from scantune.experts.meters import Meter
+from scantune.experts.base import image_weights
+from scantune.experts.meters import StatisticsProgram
 
 
-class OfBatch(threading.local):
+class BatchState(threading.local):
     """What a thread's latest batch comes with and leaves; a copy of a network has its own."""
 
     expected = False
@@ -31,23 +31,23 @@ class MeasuredReLU(nn.Module):
         meter: What measures.
     """
 
-    def __init__(self, bias: Tensor | None, meter: Meter) -> None:
+    def __init__(self, bias: Tensor | None, meter: StatisticsProgram) -> None:
         super().__init__()
         self.bias, self.meter = None if bias is None else bias.float(), meter
-        self.batch = OfBatch()
+        self.batch = BatchState()
 
     def forward(self, values: Tensor) -> Tensor:
         """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
         if not self.batch.expected:
             return torch.relu(values if self.bias is None else values + self.bias.to(values.dtype).view(-1, 1, 1))
-        weights = inside(self.batch.padding, values)
+        weights = image_weights(self.batch.padding, values)
         values = values.contiguous(memory_format=torch.channels_last)
         result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.meter, weights)  # type: ignore[no-untyped-call]
         activations, self.batch.statistics = result
         return activations
 
 
-class Units:
+class FusedLayers:
     """The units of a network, by the names of their convolutions.
 
     Args:
@@ -58,7 +58,7 @@ class Units:
         self.activations = activations
 
     @classmethod
-    def of(cls, task: nn.Module, meters: Mapping[str, Meter], others: Collection[str]) -> Self:
+    def of(cls, task: nn.Module, meters: Mapping[str, StatisticsProgram], others: Collection[str]) -> Self:
         """Finds units in a frozen task network, and changes them in place; kernels compute what the network did.
 
         Args:
@@ -75,7 +75,7 @@ class Units:
         return cls(found)
 
     @classmethod
-    def by_rows(cls, task: nn.Module, meters: Mapping[str, Meter]) -> Self:
+    def by_rows(cls, task: nn.Module, meters: Mapping[str, StatisticsProgram]) -> Self:
         """The same on a CPU, of convolutions whose weights, and so their features, lie channels last."""
         found = {}
         for name, container, conv, relu in _measured(task, meters):
@@ -98,7 +98,9 @@ class Units:
             activation.batch.statistics = activation.batch.padding = None
 
 
-def _measured(task: nn.Module, meters: Mapping[str, Meter]) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
+def _measured(
+    task: nn.Module, meters: Mapping[str, StatisticsProgram]
+) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
     """Those of `_pairs` that are measured; only a layer that is called once has one set of statistics."""
     return [pair for pair in _pairs(task) if pair[0] in meters and f"{pair[0]}@2" not in meters]
 
@@ -119,7 +121,7 @@ class _Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, bias: Tensor | None, meter: Meter, weights: Tensor | None
+        ctx: Any, values: Tensor, bias: Tensor | None, meter: StatisticsProgram, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(values, bias, weights)
         ctx.set_materialize_grads(False)

@@ -2,7 +2,7 @@
 
 from scantune.errors import InputError
 from scantune.methods.ae import AE
-from scantune.methods.base import ClosedForm, Equipment, Method, Options, Terms
+from scantune.methods.base import ClosedForm, Method, MethodOptions, ModelParts, Terms
 from scantune.methods.batchnorm import BatchNorm
 from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
@@ -41,12 +41,12 @@ __all__ = [
     "BatchNorm",
     "ClosedForm",
     "Entropy",
-    "Equipment",
     "FoECNN",
     "FoECNNPCA",
     "Instance",
     "Method",
-    "Options",
+    "MethodOptions",
+    "ModelParts",
     "OutputCache",
     "Source",
     "Terms",

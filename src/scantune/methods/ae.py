@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.experts import Recorder
-from scantune.experts.base import inside, precise
-from scantune.methods.base import Equipment, Method, Options, Terms
-from scantune.methods.parameters import Moving
-from scantune.networks import AdaptableNetwork, AdaptedNetwork, Autoencoders, ImageAdaptor, equip
+from scantune.experts.base import at_least_float32, image_weights
+from scantune.methods.base import Method, MethodOptions, ModelParts, Terms
+from scantune.methods.parameters import MovingChoice
+from scantune.networks import AdaptableNetwork, AdaptedNetwork, Autoencoders, ImageAdaptor, insert_adaptors
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
@@ -23,10 +23,10 @@ FIT = "scantune fit MODEL --data RECIPE --method ae"
 
 
 @dataclass(frozen=True)
-class AEOptions(Options):
+class AEOptions(MethodOptions):
     """What can be chosen; the defaults are the paper's final choice."""
 
-    moving: Moving = "adaptors"
+    moving: MovingChoice = "adaptors"
     """Which parameters move. Adaptors are put in with `adaptors` and `all` only; N_phi stays behind A^x."""
     learning_rate: float = 1e-5
     """Adam's."""
@@ -78,7 +78,7 @@ class AE(Method):
     Options = AEOptions
     options: AEOptions
 
-    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(equipment, options)
         helper = equipment.helpers.get(self.name)
         if not isinstance(helper, Autoencoders):
@@ -103,14 +103,16 @@ class AE(Method):
             return network
         helper = self.helper
         instance_norm = self.options.instance_norm
-        return equip(network, helper.channels, helper.positions(), helper.dimensions, instance_norm=instance_norm)
+        return insert_adaptors(
+            network, helper.channels, helper.positions(), helper.dimensions, instance_norm=instance_norm
+        )
 
     def prepare(self, network: AdaptableNetwork) -> None:
         """Takes a copy of the autoencoders to where the network is, and listens to the network."""
         super().prepare(network)
         self.adaptors = network.adaptors if isinstance(network, AdaptedNetwork) else None
         self.autoencoders = deepcopy(self.helper).to(next(network.parameters()).device).eval().requires_grad_(False)
-        self.views = Views(network, self.task, self.layers).__enter__()
+        self.views = AutoencoderInputs(network, self.task, self.layers).__enter__()
 
     def finish(self) -> None:
         """Stops listening."""
@@ -159,7 +161,7 @@ class AE(Method):
             )
 
 
-class Views:
+class AutoencoderInputs:
     """Runs a network and keeps what autoencoders read: normalised image (xn), features, output (y).
 
     Use as a context manager: the hooks are gone afterwards.
@@ -194,7 +196,7 @@ class Views:
             seen[name] = torch.cat([recording.features[layer] for layer in layers], dim=1)
         seen["y"] = self.task.probabilities(recording.output)
         del self._normalized
-        return {name: precise(view) for name, view in seen.items()}
+        return {name: at_least_float32(view) for name, view in seen.items()}
 
 
 def squared_errors(autoencoders: Autoencoders, views: Mapping[str, Tensor], padding: Tensor | None) -> Statistics:
@@ -214,7 +216,7 @@ def squared_errors(autoencoders: Autoencoders, views: Mapping[str, Tensor], padd
     statistics = {}
     for name, reconstruction in autoencoders(views).items():
         squares = (reconstruction - views[name]).square()
-        weights = inside(padding, squares)
+        weights = image_weights(padding, squares)
         counted = squares if weights is None else squares * weights
         count = counted.new_full((), squares.numel()) if weights is None else weights.sum() * squares.shape[1]
         statistics[name] = torch.stack([count.to(counted), counted.sum()])

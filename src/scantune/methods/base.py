@@ -11,8 +11,8 @@ from torch import Tensor
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
 from scantune.methods.output_cache import OutputCache
-from scantune.methods.parameters import MOVING, Moving, Parameters
-from scantune.networks import AdaptableNetwork, with_adaptors
+from scantune.methods.parameters import PARAMETER_CHOICES, MovingChoice, Parameters
+from scantune.networks import AdaptableNetwork, insert_default_adaptors
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume
@@ -39,7 +39,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Equipment:
+class ModelParts:
     """What a method may use.
 
     Args:
@@ -54,10 +54,10 @@ class Equipment:
 
 
 @dataclass(frozen=True)
-class Options:
+class MethodOptions:
     """What can be chosen for every method; the defaults are the paper's. Methods with more to choose add to it."""
 
-    moving: Moving = "normalizer"
+    moving: MovingChoice = "normalizer"
     """Which parameters move."""
     learning_rate: float = 1e-4
     """Adam's."""
@@ -81,13 +81,13 @@ class Method(ABC):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     """Is raised when the same options begin to mean something else, so that finished benchmarks are made anew."""
-    Options: ClassVar[type[Options]] = Options
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
     serves_site: ClassVar[bool] = True
     """Whether what moves can be a start for another scan of the site."""
     refuses: ClassVar[Mapping[str, str]] = {}
     """Tasks that the method is not for, and why, as the end of a sentence."""
 
-    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
         self.task = equipment.task
         self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
@@ -133,7 +133,7 @@ class Method(ABC):
             network: A copy that the method may change.
             volume: The scan.
         """
-        return with_adaptors(network) if self.options.moving == "adaptors" else network
+        return insert_default_adaptors(network) if self.options.moving == "adaptors" else network
 
     def seen(self, volume: Volume) -> Volume:
         """What exact steps see of a scan; all of it, unless some slices tell what all do."""
@@ -141,7 +141,7 @@ class Method(ABC):
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:
         """What moves, by name."""
-        return MOVING[self.options.moving](network)
+        return PARAMETER_CHOICES[self.options.moving](network)
 
     def prepare(self, network: AdaptableNetwork) -> None:
         """Makes a frozen copy of the network ready; called once, before the first step."""

@@ -16,15 +16,15 @@ from torch.utils.hooks import RemovableHandle
 
 from scantune.densities import Gaussian
 from scantune.errors import InputError
-from scantune.experts.base import inside, precise
-from scantune.methods.base import ClosedForm, Options, Terms
+from scantune.experts.base import at_least_float32, image_weights
+from scantune.methods.base import ClosedForm, MethodOptions, Terms
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch
 
 
 @dataclass(frozen=True)
-class BatchNormOptions(Options):
+class BatchNormOptions(MethodOptions):
     """What can be chosen; `moving` and `learning_rate` play no part, for nothing moves by gradients."""
 
     strength: float = 0.0
@@ -86,8 +86,8 @@ class BatchNorm(ClosedForm):
             layer, shape = self.layers[name], (1, -1, *[1] * (values.ndim - 2))
             assert layer.running_mean is not None and layer.running_var is not None
             scale = (layer.running_var + layer.eps).sqrt()
-            standard = (precise(values) - layer.running_mean.view(shape)) / scale.view(shape)
-            statistics[name] = Gaussian.measure(standard, inside(batch.padding, standard))
+            standard = (at_least_float32(values) - layer.running_mean.view(shape)) / scale.view(shape)
+            statistics[name] = Gaussian.measure(standard, image_weights(batch.padding, standard))
         return statistics
 
     def terms(self, statistics: Statistics) -> Terms:
@@ -104,7 +104,7 @@ class BatchNorm(ClosedForm):
         """Additive moments of one layer's input, in double precision."""
         self._run(batch)
         values = self._inputs[name].double()
-        return Gaussian.measure(values, inside(batch.padding, values))
+        return Gaussian.measure(values, image_weights(batch.padding, values))
 
     def _run(self, batch: Batch) -> None:
         self._inputs = {}

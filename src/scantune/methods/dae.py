@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.experts.base import precise
-from scantune.methods.base import Equipment, Method, Options, Terms
+from scantune.experts.base import at_least_float32
+from scantune.methods.base import Method, MethodOptions, ModelParts, Terms
 from scantune.networks import AdaptableNetwork, Denoiser, fold_batch_norm
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume
@@ -20,7 +20,7 @@ EPSILON = 1e-10
 
 
 @dataclass(frozen=True)
-class DAEOptions(Options):
+class DAEOptions(MethodOptions):
     """What can be chosen; the defaults are the paper's."""
 
     learning_rate: float = 1e-3
@@ -57,7 +57,7 @@ class DAE(Method):
         "designing such corruptions of deformations is not trivial"
     }
 
-    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(equipment, options)
         helper = equipment.helpers.get(self.name)
         if not isinstance(helper, Denoiser):
@@ -81,10 +81,10 @@ class DAE(Method):
 
     def measure(self, batch: Batch) -> Statistics:
         """Twice the overlap and the sum of both, per class, `(2, classes)`; of the slices the denoiser's grid holds."""
-        predicted = exclusive(self.task.probabilities(self.network(batch.images)), self.task.exclusive)
+        predicted = exclusive_probabilities(self.task.probabilities(self.network(batch.images)), self.task.exclusive)
         target = self.targets[batch.slices]
         known = target.sum(1, keepdim=True) > 0.5
-        return {"dice": overlaps(predicted * known, target)}
+        return {"dice": overlap_sums(predicted * known, target)}
 
     def terms(self, statistics: Statistics) -> Terms:
         """One minus the mean Dice over classes."""
@@ -95,7 +95,7 @@ class DAE(Method):
     def _denoised(self, volume: Volume, batch: int = 8) -> Tensor:
         """What the denoiser makes of the prediction, `(slices, classes, *spatial)`."""
         parts = [self.task.probabilities(self.network(part.images)) for part in volume.batches(batch)]
-        predicted = exclusive(torch.cat(parts), self.task.exclusive)
+        predicted = exclusive_probabilities(torch.cat(parts), self.task.exclusive)
         if predicted.shape[1] != self.denoiser.classes:
             raise InputError(
                 f"The denoising autoencoder is made for {self.denoiser.classes} classes, but the network has "
@@ -108,14 +108,14 @@ class DAE(Method):
         return torch.stack([each.movedim(0, 1) for each in whole])
 
 
-def exclusive(probabilities: Tensor, already: bool) -> Tensor:
+def exclusive_probabilities(probabilities: Tensor, already: bool) -> Tensor:
     """Probabilities of exclusive classes, background first, `(slices, classes, *spatial)`, in single precision.
 
     Args:
         probabilities: `(slices, channels, *spatial)`.
         already: Whether the channels are such classes; one independent channel is a structure and its complement.
     """
-    values = precise(probabilities)
+    values = at_least_float32(probabilities)
     if already:
         return values
     if values.shape[1] > 1:
@@ -126,7 +126,7 @@ def exclusive(probabilities: Tensor, already: bool) -> Tensor:
     return torch.cat([1 - values, values], dim=1)
 
 
-def overlaps(one: Tensor, other: Tensor) -> Tensor:
+def overlap_sums(one: Tensor, other: Tensor) -> Tensor:
     """Twice the overlap, and the sum of both, per class; they add up over slices.
 
     Args:
@@ -141,5 +141,5 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
 
 
 def mean_dice(sums: Tensor) -> Tensor:
-    """The mean over classes of the soft Dice, from `overlaps`."""
+    """The mean over classes of the soft Dice, from `overlap_sums`."""
     return (sums[0] / (sums[1] + EPSILON)).mean()

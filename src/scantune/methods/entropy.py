@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from scantune.experts.base import inside, precise
+from scantune.experts.base import at_least_float32, image_weights
 from scantune.methods.base import Method, Terms
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch
@@ -22,11 +22,11 @@ class Entropy(Method):
 
     def measure(self, batch: Batch) -> Statistics:
         """Number of pixels and sum of their entropies."""
-        probabilities = precise(self.task.probabilities(self.network(batch.images)))
+        probabilities = at_least_float32(self.task.probabilities(self.network(batch.images)))
         entropy = -_xlogx(probabilities)
         if not self.task.exclusive:
             entropy = entropy - _xlogx(1 - probabilities)
-        weights = inside(batch.padding, probabilities)
+        weights = image_weights(batch.padding, probabilities)
         counted = entropy if weights is None else entropy * weights
         pixels = probabilities[:, :1].numel() if weights is None else weights.sum()
         return {"entropy": torch.stack([torch.as_tensor(pixels).to(counted), counted.sum()])}

@@ -4,14 +4,30 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from scantune.densities import GridDensity, Normal, Standard
-from scantune.densities.binning import countable, steps
-from scantune.experts import CNNExperts, Counts, Meter, Moments, MomentsByRows, Recorder, Units
+from scantune.densities import GaussianBase, GridDensity, Standardization
+from scantune.densities.binning import affine_to_grid, has_kernel
+from scantune.experts import (
+    BinCountsOnGPU,
+    CNNExperts,
+    FusedLayers,
+    MomentsOnCPU,
+    MomentsOnGPU,
+    Recorder,
+    StatisticsProgram,
+)
 from scantune.kernels import usable
 from scantune.methods.output_cache import OutputCache
-from scantune.networks import AdaptableNetwork, Behind, Gate, Half, Precision, Single, quicken
+from scantune.networks import (
+    AdaptableNetwork,
+    ForwardPrecision,
+    GateAfterNormalizer,
+    HalfPrecision,
+    PrecisionGate,
+    SinglePrecision,
+    use_fast_convolutions,
+)
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
-from scantune.prior.layer import Field
+from scantune.prior.layer import LayerExperts
 from scantune.scans.volume import Batch
 
 
@@ -30,23 +46,23 @@ class ExpertStatistics:
 
     def __init__(self, network: AdaptableNetwork, prior: FieldOfExperts, frozen: bool, latest: OutputCache) -> None:
         self.network, self.prior, self.latest = network, prior, latest
-        self.precision: Precision = Single()
-        self.units = self._units() if frozen else Units({})
+        self.precision: ForwardPrecision = SinglePrecision()
+        self.units = self._units() if frozen else FusedLayers({})
         self.rest = self._rest()
         self.record = Recorder(network, self.rest.layers()).__enter__()
 
-    def _units(self) -> Units:
+    def _units(self) -> FusedLayers:
         """What is measured on the way, by kernels or on a CPU by rows; nothing on a GPU that kernels cannot use."""
         first = next(self.network.parameters())
         if first.is_cuda and not usable(first):
-            return Units({})
-        quicken(self.network)
+            return FusedLayers({})
+        use_fast_convolutions(self.network)
         each = {layer: meter_of(field) for layer, field in self.prior.families["cnn"].fields.items()}
         meters = {layer: meter for layer, meter in each.items() if meter is not None}
         if not usable(first):
-            return Units.by_rows(self.network.task, meters)
+            return FusedLayers.by_rows(self.network.task, meters)
         patches = self.prior.families.get("pca")
-        return Units.of(self.network.task, meters, [] if patches is None else patches.experts.layers())
+        return FusedLayers.of(self.network.task, meters, [] if patches is None else patches.experts.layers())
 
     def _rest(self) -> FieldOfExperts:
         """What is measured after the pass."""
@@ -72,16 +88,16 @@ class ExpertStatistics:
         """Leaves the PCA experts out."""
         self.rest = self.rest.without("pca")
 
-    def halve(self, pixels: int, gate: type[Gate] = Behind) -> None:
+    def halve(self, pixels: int, gate: type[PrecisionGate] = GateAfterNormalizer) -> None:
         """Goes on in half precision, with a volume of so many pixels, behind the normaliser or within it."""
-        self.precision = Half(self.network, pixels, gate)
+        self.precision = HalfPrecision(self.network, pixels, gate)
 
     def refine(self) -> bool:
         """Goes back to single precision; False where that is what it is in."""
-        if not isinstance(self.precision, Half):
+        if not isinstance(self.precision, HalfPrecision):
             return False
         self.precision.remove()
-        self.precision = Single()
+        self.precision = SinglePrecision()
         return True
 
     def close(self) -> None:
@@ -89,14 +105,14 @@ class ExpertStatistics:
         self.record.__exit__()
 
 
-def meter_of(field: Field) -> Meter | None:
+def meter_of(field: LayerExperts) -> StatisticsProgram | None:
     """What measures a layer's outputs while they are activated; None where nothing does."""
     density = field.density
-    if isinstance(density, Normal):
-        return (Moments if usable(field.center) else MomentsByRows)(field.center, field.scale)
-    if isinstance(density, GridDensity) and countable(field.center, density.grid):
-        standard = Standard(field.center, field.scale)
-        return Counts(*steps(density.grid, standard, field.center.float()), density.grid.size)
+    if isinstance(density, GaussianBase):
+        return (MomentsOnGPU if usable(field.center) else MomentsOnCPU)(field.center, field.scale)
+    if isinstance(density, GridDensity) and has_kernel(field.center, density.grid):
+        standard = Standardization(field.center, field.scale)
+        return BinCountsOnGPU(*affine_to_grid(density.grid, standard, field.center.float()), density.grid.size)
     return None
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
-from scantune.methods.base import Equipment, Method, Options, Terms
+from scantune.methods.base import Method, MethodOptions, ModelParts, Terms
 from scantune.methods.expert_statistics import ExpertStatistics, alike
-from scantune.networks import AdaptableNetwork, fold_batch_norm, gates
+from scantune.networks import AdaptableNetwork, fold_batch_norm, possible_gates
 from scantune.prior.field_of_experts import MINIMUM_ACTIVE, FieldOfExperts, Statistics
 from scantune.scans.volume import Batch, Volume, batch_size
 
@@ -21,7 +21,7 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class FoEOptions(Options):
+class FoEOptions(MethodOptions):
     """What can be chosen when densities are matched; which densities these are is the prior's."""
 
     divergence: Literal["kl", "reverse-kl", "symmetric-kl", "wasserstein", "likelihood"] = "kl"
@@ -67,7 +67,7 @@ class FoECNN(Method):
     options: FoEOptions
     families: ClassVar[tuple[str, ...]] = ("cnn",)
 
-    def __init__(self, equipment: Equipment, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(equipment, options)
         if equipment.prior is None:
             raise InputError(
@@ -154,7 +154,7 @@ class FoECNN(Method):
         few = volume.spread(FEW)
         moving = list(self.parameters(self.network).values())
         exact = self._slope(few, moving)
-        for gate in gates(self.network.normalizer):
+        for gate in possible_gates(self.network.normalizer):
             self.measuring.halve(volume.images[:, 0].numel(), gate)
             if alike(self._slope(few, moving), exact):
                 return

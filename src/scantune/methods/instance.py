@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.experts.base import inside
-from scantune.methods.base import Method, Options, Terms
+from scantune.experts.base import image_weights
+from scantune.methods.base import Method, MethodOptions, Terms
 from scantune.methods.parameters import Parameters
 from scantune.networks import AdaptableNetwork, CorrectedNetwork
-from scantune.networks.diffeomorphism import gradients, local_correlation
+from scantune.networks.diffeomorphism import local_correlation, spatial_gradients
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume
 
 
 @dataclass(frozen=True)
-class InstanceOptions(Options):
+class InstanceOptions(MethodOptions):
     """What can be chosen; `moving` plays no part, for the velocities move and nothing else."""
 
     learning_rate: float = 0.1
@@ -65,8 +65,8 @@ class Instance(Method):
     def measure(self, batch: Batch) -> Statistics:
         """Numbers of values and their sums, `(2,)`: one minus the correlation, the corrections' squared gradients."""
         output = self.network(batch.images)
-        alike, weights = correlations(output, batch, self.network.channels, self.options.window)
-        squares = gradients(self.network.beside(batch.images)[-1]).square().sum((1, 2))
+        alike, weights = atlas_correlation(output, batch, self.network.channels, self.options.window)
+        squares = spatial_gradients(self.network.beside(batch.images)[-1]).square().sum((1, 2))
         return {
             "unlike": torch.stack([weights.sum(), ((1 - alike) * weights).sum()]),
             "roughness": torch.stack([squares.new_tensor(squares.numel()), squares.sum()]),
@@ -83,7 +83,7 @@ def _mean(statistics: Tensor) -> Tensor:
     return statistics[1] / statistics[0].clamp_min(1)
 
 
-def correlations(
+def atlas_correlation(
     output: Mapping[str, Tensor], batch: Batch, channels: int | None, window: int = 9
 ) -> tuple[Tensor, Tensor]:
     """Squared correlations of warped atlas and scan in the window about each pixel, and what each pixel counts.
@@ -91,5 +91,5 @@ def correlations(
     The picture is the scan itself: what a normaliser makes of it is for the network to look at. Padding counts nothing.
     """
     values = local_correlation(output["warped"], batch.images[:, :channels].mean(1, keepdim=True), window)
-    weights = inside(batch.padding, values)
+    weights = image_weights(batch.padding, values)
     return values, torch.ones_like(values) if weights is None else weights

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from scantune.errors import InputError
 from scantune.networks import AdaptableNetwork
 
-Moving = Literal["normalizer", "norm-affine", "adaptors", "all"]
+MovingChoice = Literal["normalizer", "norm-affine", "adaptors", "all"]
 
 Parameters = dict[str, nn.Parameter]
 
@@ -50,7 +50,7 @@ def everything(network: AdaptableNetwork) -> Parameters:
     return dict(network.named_parameters())
 
 
-MOVING: dict[Moving, Callable[[AdaptableNetwork], Parameters]] = {
+PARAMETER_CHOICES: dict[MovingChoice, Callable[[AdaptableNetwork], Parameters]] = {
     "normalizer": normalizer,
     "norm-affine": norm_affine,
     "adaptors": adaptors,

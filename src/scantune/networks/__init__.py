@@ -3,19 +3,36 @@
 from collections.abc import Callable
 
 from scantune.networks.adaptable import AdaptableNetwork
-from scantune.networks.adaptors import AdaptedNetwork, Adaptors, FeatureAdaptor, ImageAdaptor, equip, with_adaptors
+from scantune.networks.adaptors import (
+    AdaptedNetwork,
+    Adaptors,
+    FeatureAdaptor,
+    ImageAdaptor,
+    insert_adaptors,
+    insert_default_adaptors,
+)
 from scantune.networks.autoencoder import Autoencoder, Autoencoders
-from scantune.networks.convolution import Convolution, quicken
+from scantune.networks.convolution import FastConvolution, use_fast_convolutions
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.folding import Affine, fold_batch_norm
-from scantune.networks.half_precision import Behind, Gate, Half, Precision, Single, gates
+from scantune.networks.half_precision import (
+    ForwardPrecision,
+    GateAfterNormalizer,
+    HalfPrecision,
+    PrecisionGate,
+    SinglePrecision,
+    possible_gates,
+)
 from scantune.networks.helper import Helper
 from scantune.networks.layout import MemoryLayout, set_memory_layout
 from scantune.networks.normalizer import Normalizer
-from scantune.networks.registration import AtlasShape, CorrectedNetwork, Registering, registering
+from scantune.networks.registration import AtlasShape, CorrectedNetwork, RegistrationNetwork, registration_network
 from scantune.networks.unet import UNet
 
-ARCHITECTURES: dict[str, Callable[..., AdaptableNetwork]] = {"unet": AdaptableNetwork.default, "register": registering}
+ARCHITECTURES: dict[str, Callable[..., AdaptableNetwork]] = {
+    "unet": AdaptableNetwork.default,
+    "register": registration_network,
+}
 """Untrained networks by the kind that a model file names."""
 
 HELPERS: dict[str, type[Helper]] = {"dae": Denoiser, "ae": Autoencoders}
@@ -31,26 +48,26 @@ __all__ = [
     "AtlasShape",
     "Autoencoder",
     "Autoencoders",
-    "Behind",
-    "Convolution",
     "CorrectedNetwork",
     "Denoiser",
+    "FastConvolution",
     "FeatureAdaptor",
-    "Gate",
-    "Half",
+    "ForwardPrecision",
+    "GateAfterNormalizer",
+    "HalfPrecision",
     "Helper",
     "ImageAdaptor",
     "MemoryLayout",
     "Normalizer",
-    "Precision",
-    "Registering",
-    "Single",
+    "PrecisionGate",
+    "RegistrationNetwork",
+    "SinglePrecision",
     "UNet",
-    "equip",
     "fold_batch_norm",
-    "gates",
-    "quicken",
-    "registering",
+    "insert_adaptors",
+    "insert_default_adaptors",
+    "possible_gates",
+    "registration_network",
     "set_memory_layout",
-    "with_adaptors",
+    "use_fast_convolutions",
 ]

@@ -67,7 +67,7 @@ class AdaptableNetwork(nn.Module):
 
     def image(self, x: Tensor) -> Tensor:
         """The part of an input that is normalised."""
-        return shrunk(x if self.channels is None else x[:, : self.channels], self.shrink)
+        return block_means(x if self.channels is None else x[:, : self.channels], self.shrink)
 
     def beside(self, x: Tensor) -> tuple[Tensor, ...]:
         """The part of an input that is not."""
@@ -78,7 +78,7 @@ class AdaptableNetwork(nn.Module):
         return self.normalizer(image)  # type: ignore[no-any-return]
 
 
-def shrunk(images: Tensor, factor: int) -> Tensor:
+def block_means(images: Tensor, factor: int) -> Tensor:
     """The means of blocks of images `(slices, channels, *spatial)`; the last ones may be smaller."""
     if factor == 1:
         return images

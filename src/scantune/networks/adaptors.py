@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.networks.adaptable import AdaptableNetwork
-from scantune.networks.autoencoder import normed
-from scantune.networks.dimensions import layers
+from scantune.networks.autoencoder import instance_norm_without_scale
+from scantune.networks.dimensions import layer_types
 from scantune.networks.unet import UNet
 
 UNET_POSITIONS = ("down.1.second", "down.2.second", "down.3.first")
 """The units of the U-Net behind which the paper has its feature adaptors."""
 
-SLOPE = 0.2
+LEAKY_SLOPE = 0.2
 """Of the leaky ReLUs, for negative values."""
 
 
@@ -37,7 +37,7 @@ class ImageAdaptor(nn.Module):
         super().__init__()
         if hidden < 2 * channels:
             raise InputError(f"An adaptor of {channels} channels needs {2 * channels} hidden ones, got {hidden}.")
-        convolution = layers(dimensions).convolution
+        convolution = layer_types(dimensions).convolution
         self.instance_norm = instance_norm
         self.first = convolution(channels, hidden, 1)
         self.second = convolution(hidden, hidden, 1)
@@ -48,7 +48,7 @@ class ImageAdaptor(nn.Module):
         """Maps an image `(slices, channels, *spatial)` to one of the same shape."""
         for layer in (self.first, self.second):
             x = layer(x)
-            x = F.leaky_relu(normed(x) if self.instance_norm else x, SLOPE)
+            x = F.leaky_relu(instance_norm_without_scale(x) if self.instance_norm else x, LEAKY_SLOPE)
         curved: Tensor = self.last(x)
         return curved
 
@@ -63,9 +63,9 @@ class ImageAdaptor(nn.Module):
             layer.bias.zero_()
         _matrix(self.first)[own] = pair
         _matrix(self.second)[own] = 0
-        _matrix(self.second)[own, own] = pair @ pair.T / (1 + SLOPE)
+        _matrix(self.second)[own, own] = pair @ pair.T / (1 + LEAKY_SLOPE)
         _matrix(self.last).zero_()
-        _matrix(self.last)[:, own] = pair.T / (1 + SLOPE)
+        _matrix(self.last)[:, own] = pair.T / (1 + LEAKY_SLOPE)
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator, *, centred: bool = False) -> None:
@@ -88,7 +88,7 @@ class FeatureAdaptor(nn.Module):
 
     def __init__(self, channels: int, dimensions: int = 2) -> None:
         super().__init__()
-        self.map = layers(dimensions).convolution(channels, channels, 1)
+        self.map = layer_types(dimensions).convolution(channels, channels, 1)
         nn.init.dirac_(self.map.weight)
         assert self.map.bias is not None
         nn.init.zeros_(self.map.bias)
@@ -168,7 +168,7 @@ class AdaptedNetwork(AdaptableNetwork):
         return super().normalized(self.adaptors.image(image))
 
 
-def equip(
+def insert_adaptors(
     network: AdaptableNetwork,
     channels: int = 1,
     positions: Mapping[str, int] | None = None,
@@ -191,7 +191,7 @@ def equip(
     return AdaptedNetwork(network, adaptors)
 
 
-def with_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
+def insert_default_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
     """Puts the paper's adaptors in: A^x, and A^1, A^2, A^3 where the task network is the paper's U-Net.
 
     Args:
@@ -205,7 +205,7 @@ def with_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
         )
     units = UNET_POSITIONS if isinstance(network.task, UNet) else ()
     widths = {unit: int(network.task.get_parameter(f"{unit}.conv.weight").shape[0]) for unit in units}
-    return equip(network, first.in_channels, widths, 2 if isinstance(first, nn.Conv2d) else 3)
+    return insert_adaptors(network, first.in_channels, widths, 2 if isinstance(first, nn.Conv2d) else 3)
 
 
 def squared_spectral_norm(matrix: Tensor, squarings: int = 10) -> Tensor:

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.kernels import usable
-from scantune.networks.dimensions import layers
+from scantune.networks.dimensions import layer_types
 from scantune.networks.helper import Helper
-from scantune.networks.unet import double
+from scantune.networks.unet import upsample_by_two
 
-OUTER, INNER = (32, 16, 8), (64, 32, 16)
+IMAGE_WIDTHS, FEATURE_WIDTHS = (32, 16, 8), (64, 32, 16)
 """Widths of the autoencoders of image and output, and of those of features."""
 
-Group = tuple[tuple[str, int], ...]
+LayerGroup = tuple[tuple[str, int], ...]
 """Layers whose outputs are put together, by name and channels; the first is the one that gets an adaptor."""
 
 
@@ -31,7 +31,7 @@ class Autoencoder(nn.Module):
 
     def __init__(self, channels: int, widths: tuple[int, int, int], dimensions: int = 2) -> None:
         super().__init__()
-        kind = layers(dimensions)
+        kind = layer_types(dimensions)
         wide, middle, narrow = widths
         self.channels, self.linear = channels, kind.linear
         self.pool = kind.max_pool(2, ceil_mode=True)
@@ -59,11 +59,11 @@ class Autoencoder(nn.Module):
 
     def _upsampled(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if x.is_cuda and all(new == 2 * old for new, old in zip(size, x.shape[2:], strict=True)):
-            return double(x)
+            return upsample_by_two(x)
         return F.interpolate(x, size=list(size), mode=self.linear, align_corners=False)
 
 
-def normed(x: Tensor) -> Tensor:
+def instance_norm_without_scale(x: Tensor) -> Tensor:
     """Instance norm without scale and shift, `(slices, channels, *spatial)`; a single pixel becomes zero."""
     if x.shape[2:].numel() == 1:
         return x - x
@@ -75,7 +75,7 @@ def _activated(x: Tensor) -> Tensor:
         from scantune.kernels.triton.norm import instance_relu
 
         return instance_relu(x)
-    return F.relu(normed(x))
+    return F.relu(instance_norm_without_scale(x))
 
 
 class Autoencoders(Helper):
@@ -90,7 +90,7 @@ class Autoencoders(Helper):
 
     name: ClassVar[str] = "ae"
 
-    def __init__(self, channels: int, classes: int, features: Sequence[Group] = (), dimensions: int = 2) -> None:
+    def __init__(self, channels: int, classes: int, features: Sequence[LayerGroup] = (), dimensions: int = 2) -> None:
         super().__init__()
         if not all(features):
             raise InputError("A feature autoencoder must read at least one layer; one of them reads none.")
@@ -99,13 +99,13 @@ class Autoencoders(Helper):
         inputs = {name: sum(width for _, width in group) for name, group in self._groups().items()}
         self.networks = nn.ModuleDict(
             {
-                "xn": Autoencoder(channels, OUTER, dimensions),
-                **{name: Autoencoder(width, INNER, dimensions) for name, width in inputs.items()},
-                "y": Autoencoder(classes, OUTER, dimensions),
+                "xn": Autoencoder(channels, IMAGE_WIDTHS, dimensions),
+                **{name: Autoencoder(width, FEATURE_WIDTHS, dimensions) for name, width in inputs.items()},
+                "y": Autoencoder(classes, IMAGE_WIDTHS, dimensions),
             }
         )
 
-    def _groups(self) -> dict[str, Group]:
+    def _groups(self) -> dict[str, LayerGroup]:
         return {f"f{number}": group for number, group in enumerate(self.features, 1)}
 
     def names(self) -> list[str]:

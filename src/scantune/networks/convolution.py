@@ -9,42 +9,42 @@ from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
 from scantune.kernels.cpu import narrow, upsampled
-from scantune.kernels.cpu.upsampled import Beside, mirrored
+from scantune.kernels.cpu.upsampled import UpsampledAndSkip, mirrored
 
-FEW = {(16, 16), (16, 32), (32, 16), (16, 48), (48, 16)}
+KERNEL_CHANNELS = {(16, 16), (16, 32), (32, 16), (16, 48), (48, 16)}
 """From and to how many channels our own kernel convolves faster than a library, in half precision."""
 
-INPUTS, OUTPUTS = (16, 32, 48, 96), (16, 32)
+KERNEL_WEIGHT_INPUTS, KERNEL_WEIGHT_OUTPUTS = (16, 32, 48, 96), (16, 32)
 """From and to how many channels our own kernel gives the gradient by the weights faster than a library, likewise."""
 
-MANY = 64
+MAX_NARROW_CHANNELS = 64
 """Channels up to which convolutions from or to one channel are done by our own kernels."""
 
 
-class Convolution(nn.Conv2d):
+class FastConvolution(nn.Conv2d):
     """A 3 x 3 convolution of stride 1 whose pictures keep their size."""
 
-    def forward(self, input: Tensor | Beside) -> Tensor:
+    def forward(self, input: Tensor | UpsampledAndSkip) -> Tensor:
         """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
-        if isinstance(input, Beside):
+        if isinstance(input, UpsampledAndSkip):
             return upsampled.convolve(input, self.weight, self.bias)
         one, other = sorted((self.in_channels, self.out_channels))
         if not usable(input):
             # By its weights, features are channels last here: nothing else is known of what may follow.
             last = self.weight.stride(1) == 1 and not input.is_cuda
-            if last and one == 1 and other <= MANY and input.dtype == torch.float32:
+            if last and one == 1 and other <= MAX_NARROW_CHANNELS and input.dtype == torch.float32:
                 return _Narrow.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             if last and input.requires_grad and not self.weight.requires_grad:
                 return _Frozen.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             return super().forward(input)
         dtype = _precision(input)
-        if one == 1 and other <= MANY:
+        if one == 1 and other <= MAX_NARROW_CHANNELS:
             return _Narrow.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         if dtype.itemsize == 2 and self._is_few() and input.numel() // self.in_channels * other < 2**31:
             return _Few.apply(input.to(dtype), self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
         return super().forward(input)
 
-    def takes(self, features: Beside) -> bool:
+    def takes(self, features: UpsampledAndSkip) -> bool:
         """Whether features may come as they are, without being upsampled and joined."""
         frozen = not self.weight.requires_grad and (self.bias is None or not self.bias.requires_grad)
         last = self.weight.stride(1) == 1 and self.weight.dtype == features.small.dtype == features.large.dtype
@@ -53,10 +53,10 @@ class Convolution(nn.Conv2d):
     def _is_few(self) -> bool:
         """Whether there is a kernel for the convolution, for its gradient by features or by weights."""
         there, back = (self.in_channels, self.out_channels), (self.out_channels, self.in_channels)
-        return there in FEW or back in FEW or (self.weight.requires_grad and _is_summed(*there))
+        return there in KERNEL_CHANNELS or back in KERNEL_CHANNELS or (self.weight.requires_grad and _is_summed(*there))
 
 
-class Pointwise(nn.Conv2d):
+class FastPointwise(nn.Conv2d):
     """A 1 x 1 convolution of stride 1."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Pointwise(nn.Conv2d):
             if input.requires_grad and not self.weight.requires_grad and not input.is_cuda:
                 return _Frozen.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
             return super().forward(input)
-        if max(self.in_channels, self.out_channels) > MANY:
+        if max(self.in_channels, self.out_channels) > MAX_NARROW_CHANNELS:
             return super().forward(input)
         from scantune.kernels.triton.pointwise import mix
 
@@ -74,16 +74,16 @@ class Pointwise(nn.Conv2d):
         return result if self.bias is None else result + self.bias.to(dtype)[:, None, None]
 
 
-def quicken(network: nn.Module) -> None:
+def use_fast_convolutions(network: nn.Module) -> None:
     """Lets 3 x 3 and 1 x 1 convolutions of a network be done by kernels; parameters, names and results stay."""
     for module in network.modules():
         if type(module) is not nn.Conv2d or (module.stride, module.dilation) != ((1, 1), (1, 1)) or not _plain(module):
             continue
         # They have nothing that an nn.Conv2d does not have, and hooks stay where they are.
         if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
-            module.__class__ = Convolution
+            module.__class__ = FastConvolution
         if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same", "valid"):
-            module.__class__ = Pointwise
+            module.__class__ = FastPointwise
 
 
 def _precision(features: Tensor) -> torch.dtype:
@@ -93,12 +93,12 @@ def _precision(features: Tensor) -> torch.dtype:
     return features.dtype
 
 
-def sums_singly(module: nn.Module) -> bool:
+def has_float32_weight_gradient(module: nn.Module) -> bool:
     """Whether kernels sum the gradients of a module's parameters, which they do in single precision."""
-    if not isinstance(module, Convolution) or not usable(module.weight):
+    if not isinstance(module, FastConvolution) or not usable(module.weight):
         return False
     one, other = sorted((module.in_channels, module.out_channels))
-    return (one == 1 and other <= MANY) or _is_summed(module.in_channels, module.out_channels)
+    return (one == 1 and other <= MAX_NARROW_CHANNELS) or _is_summed(module.in_channels, module.out_channels)
 
 
 def _plain(module: nn.Module) -> bool:
@@ -176,7 +176,7 @@ class _Frozen(torch.autograd.Function):
 
 
 def _is_summed(inputs: int, outputs: int) -> bool:
-    return inputs in INPUTS and outputs in OUTPUTS
+    return inputs in KERNEL_WEIGHT_INPUTS and outputs in KERNEL_WEIGHT_OUTPUTS
 
 
 class _Few(torch.autograd.Function):
@@ -187,7 +187,7 @@ class _Few(torch.autograd.Function):
         from scantune.kernels.triton.convolution import convolve
 
         ctx.save_for_backward(features if ctx.needs_input_grad[1] else None, weight)
-        if weight.shape[1::-1] in FEW:
+        if weight.shape[1::-1] in KERNEL_CHANNELS:
             return convolve(features, taps(weight, features.dtype), None if bias is None else bias.detach())
         return F.conv2d(features, weight.to(features), None if bias is None else bias.to(features), padding=1)
 
@@ -198,7 +198,7 @@ class _Few(torch.autograd.Function):
 
         features, weight = ctx.saved_tensors
         gradient, ours, theirs = gradients[0], None, None
-        if ctx.needs_input_grad[0] and weight.shape[:2] in FEW:
+        if ctx.needs_input_grad[0] and weight.shape[:2] in KERNEL_CHANNELS:
             ours = convolve(gradient, taps(weight, gradient.dtype).flip(0).transpose(1, 2))
         elif ctx.needs_input_grad[0]:
             ours = F.conv2d(gradient, mirrored(weight.to(gradient)), padding=1)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.networks.helper import Helper
-from scantune.networks.unet import ConvUnit, Level, double
+from scantune.networks.unet import ConvUnit, UNetLevel, upsample_by_two
 
 POOLINGS = 3
 
@@ -43,10 +43,10 @@ class Denoiser(Helper):
         self.classes, self.depth, self.spacing, self.shrink, self.width = classes, depth, spacing, shrink, width
         widths = [width, 2 * width, 4 * width, 8 * width]
         self.down = nn.ModuleList(
-            Level(inputs, outputs, 3) for inputs, outputs in zip([classes, *widths[:-1]], widths, strict=True)
+            UNetLevel(inputs, outputs, 3) for inputs, outputs in zip([classes, *widths[:-1]], widths, strict=True)
         )
         self.up = nn.ModuleList(
-            [Level(widths[3] + widths[2], widths[2], 3), Level(widths[2] + widths[1], widths[1], 3)]
+            [UNetLevel(widths[3] + widths[2], widths[2], 3), UNetLevel(widths[2] + widths[1], widths[1], 3)]
         )
         self.fine = ConvUnit(widths[1], widths[0], 3)
         self.classify = nn.Conv3d(width, classes, 3, padding=1, bias=False)
@@ -165,5 +165,5 @@ def _filled(x: Tensor) -> Tensor:
 
 def _upsampled(x: Tensor) -> Tensor:
     if x.is_cuda:
-        return double(x)
+        return upsample_by_two(x)
     return F.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)

@@ -41,7 +41,7 @@ def integrate(velocity: Tensor, squarings: int = SQUARINGS) -> Tensor:
     return displacement
 
 
-def gradients(field: Tensor) -> Tensor:
+def spatial_gradients(field: Tensor) -> Tensor:
     """Central differences of a field `(slices, channels, *spatial)`, one-sided at borders, along each axis.
 
     Returns:
@@ -56,19 +56,19 @@ def gradients(field: Tensor) -> Tensor:
 
 def jacobian_determinant(displacement: Tensor) -> Tensor:
     """Determinant of the Jacobian of x + u(x), `(slices, *spatial)`: not above 0 where the deformation folds."""
-    jacobian = gradients(displacement).movedim((1, 2), (-2, -1))
+    jacobian = spatial_gradients(displacement).movedim((1, 2), (-2, -1))
     determinant: Tensor = torch.linalg.det(jacobian + torch.eye(displacement.shape[1]).to(displacement))
     return determinant
 
 
-def folding(displacement: Tensor) -> float:
+def folding_share(displacement: Tensor) -> float:
     """The share of pixels at which a deformation folds."""
     return float((jacobian_determinant(displacement) <= 0).float().mean())
 
 
 def roughness(field: Tensor) -> Tensor:
     """The mean over pixels of the squared gradients of a field, a scalar; 0 for a shift of everything."""
-    return gradients(field).square().sum((1, 2)).mean()
+    return spatial_gradients(field).square().sum((1, 2)).mean()
 
 
 def local_correlation(one: Tensor, other: Tensor, window: int = 9, floor: float = 1e-4) -> Tensor:

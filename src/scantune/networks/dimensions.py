@@ -8,7 +8,7 @@ from scantune.errors import InputError
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerTypes:
     """The layer classes of one dimensionality, and the name of its linear interpolation."""
 
     convolution: type[nn.Conv2d] | type[nn.Conv3d]
@@ -17,14 +17,14 @@ class Layers:
     linear: str
 
 
-LAYERS: dict[int, Layers] = {
-    2: Layers(nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, "bilinear"),
-    3: Layers(nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, "trilinear"),
+LAYER_TYPES: dict[int, LayerTypes] = {
+    2: LayerTypes(nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, "bilinear"),
+    3: LayerTypes(nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, "trilinear"),
 }
 
 
-def layers(dimensions: int) -> Layers:
+def layer_types(dimensions: int) -> LayerTypes:
     """Returns the layer classes of 2D or 3D networks."""
-    if dimensions not in LAYERS:
+    if dimensions not in LAYER_TYPES:
         raise InputError(f"dimensions must be 2 or 3, got {dimensions!r}.")
-    return LAYERS[dimensions]
+    return LAYER_TYPES[dimensions]

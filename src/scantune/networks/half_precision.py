@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scantune.networks.adaptable import AdaptableNetwork
-from scantune.networks.convolution import sums_singly
+from scantune.networks.convolution import has_float32_weight_gradient
 from scantune.networks.normalizer import Bump
 
-RELIEF = 2.0**-6
+NORMALIZER_GRADIENT_SCALE = 2.0**-6
 """By which gradients are scaled down on their way into a normaliser in half precision, whose bumps may be steep."""
 
 
-class Precision(ABC):
+class ForwardPrecision(ABC):
     """In which precision a task network is run."""
 
     @abstractmethod
@@ -30,7 +30,7 @@ class Precision(ABC):
         """What was made of its features, as objectives are to be made of."""
 
 
-class Single(Precision):
+class SinglePrecision(ForwardPrecision):
     """As it is."""
 
     @contextmanager
@@ -43,7 +43,7 @@ class Single(Precision):
         return dict(statistics)
 
 
-class Gate(nn.Module, ABC):
+class PrecisionGate(nn.Module, ABC):
     """A normaliser whose picture goes on in half precision while the gate is open."""
 
     def __init__(self, normalizer: nn.Module, scale: float) -> None:
@@ -59,7 +59,7 @@ class Gate(nn.Module, ABC):
         """In half precision; the gradients that come are scaled up, those of parameters are not."""
 
 
-class Behind(Gate):
+class GateAfterNormalizer(PrecisionGate):
     """The normaliser is in single precision: a library sums its parameters' gradients in the precision of features."""
 
     def halved(self, image: Tensor) -> Tensor:
@@ -68,18 +68,18 @@ class Behind(Gate):
             return _Halve.apply(self.normalizer(image), self.scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class Within(Gate):
+class GateInNormalizer(PrecisionGate):
     """The normaliser is in half precision too; sums over pixels are single."""
 
     def halved(self, image: Tensor) -> Tensor:
         """Gradients are scaled down when they come to the parameters."""
-        rest = 1 / (RELIEF * self.scale)
+        rest = 1 / (NORMALIZER_GRADIENT_SCALE * self.scale)
         parameters = {name: _Scaled.apply(p, rest) for name, p in self.normalizer.named_parameters()}  # type: ignore[no-untyped-call]
-        picture = _Scaled.apply(functional_call(self.normalizer, parameters, (image,)), RELIEF)  # type: ignore[no-untyped-call]
+        picture = _Scaled.apply(functional_call(self.normalizer, parameters, (image,)), NORMALIZER_GRADIENT_SCALE)  # type: ignore[no-untyped-call]
         return picture.half()  # type: ignore[no-any-return]
 
 
-class Half(Precision):
+class HalfPrecision(ForwardPrecision):
     """Features and their gradients in half precision.
 
     Gradients of means over millions of pixels are too small for half precision, so that they are scaled up on their way
@@ -88,13 +88,13 @@ class Half(Precision):
     Args:
         network: It gets a gate around its normaliser, which `remove` takes away.
         pixels: Of the whole volume, about.
-        gate: One of `gates`.
+        gate: One of `possible_gates`.
     """
 
-    def __init__(self, network: AdaptableNetwork, pixels: int, gate: type[Gate] = Behind) -> None:
+    def __init__(self, network: AdaptableNetwork, pixels: int, gate: type[PrecisionGate] = GateAfterNormalizer) -> None:
         self.network, self.device = network, next(network.parameters()).device.type
         self.scale = 2.0 ** pixels.bit_length()
-        self.gate: Gate = gate(network.normalizer, self.scale)
+        self.gate: PrecisionGate = gate(network.normalizer, self.scale)
         network.normalizer = self.gate
 
     @contextmanager
@@ -116,11 +116,11 @@ class Half(Precision):
         self.network.normalizer = self.gate.normalizer
 
 
-def gates(normalizer: nn.Module) -> list[type[Gate]]:
+def possible_gates(normalizer: nn.Module) -> list[type[PrecisionGate]]:
     """Those that a normaliser may have, the fastest first: within it where kernels make all parameters' gradients."""
     owners = [module for module in normalizer.modules() if next(module.parameters(recurse=False), None) is not None]
-    within = all(isinstance(owner, Bump) or sums_singly(owner) for owner in owners)
-    return [Within, Behind] if within else [Behind]
+    within = all(isinstance(owner, Bump) or has_float32_weight_gradient(owner) for owner in owners)
+    return [GateInNormalizer, GateAfterNormalizer] if within else [GateAfterNormalizer]
 
 
 class _Scaled(torch.autograd.Function):

@@ -7,7 +7,7 @@ from torch import nn
 
 MemoryLayout = Literal["channels first", "channels last"]
 
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def set_memory_layout(network: nn.Module, layout: MemoryLayout) -> None:
@@ -16,8 +16,8 @@ def set_memory_layout(network: nn.Module, layout: MemoryLayout) -> None:
     Channels last is the faster layout for convolutions, on CPUs and GPUs, and for sums over all pixels.
     """
     for parameter in network.parameters():
-        if parameter.ndim in FORMATS:
+        if parameter.ndim in CHANNELS_LAST_FORMATS:
             last = layout == "channels last"
-            kind = FORMATS[parameter.ndim] if last else torch.contiguous_format
+            kind = CHANNELS_LAST_FORMATS[parameter.ndim] if last else torch.contiguous_format
             # A copy, because with one channel the two layouts are the same to PyTorch, but not to its convolutions.
             parameter.data = torch.empty_like(parameter, memory_format=kind).copy_(parameter.data)

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from scantune.kernels import usable
-from scantune.networks.dimensions import layers
+from scantune.networks.dimensions import layer_types
 
-LEAST = -50.0
+MIN_EXPONENT = -50.0
 """Smallest exponent of a bump, about 1e-22: processors take many times longer for the tiniest numbers they hold."""
 
 
@@ -42,7 +42,7 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, spread: Tensor) -> Tensor:
         exponent = x.square() if x.dtype == spread.dtype else x.to(spread.dtype).square()
-        result = exponent.mul_(spread.reciprocal().neg_()).clamp_min_(LEAST).exp_()
+        result = exponent.mul_(spread.reciprocal().neg_()).clamp_min_(MIN_EXPONENT).exp_()
         ctx.save_for_backward(x, spread, result)
         return result
 
@@ -67,7 +67,7 @@ class Normalizer(nn.Module):
 
     def __init__(self, channels: int = 1, hidden: int = 16, dimensions: int = 2) -> None:
         super().__init__()
-        convolution = layers(dimensions).convolution
+        convolution = layer_types(dimensions).convolution
         self.residual = nn.Sequential(
             convolution(channels, hidden, 3, padding=1),
             Bump(hidden, dimensions),

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scantune.networks.adaptable import AdaptableNetwork, shrunk
+from scantune.networks.adaptable import AdaptableNetwork, block_means
 from scantune.networks.diffeomorphism import SQUARINGS, integrate, warp
-from scantune.networks.dimensions import layers
+from scantune.networks.dimensions import layer_types
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.unet import UNet
 
@@ -70,7 +70,7 @@ class AtlasSlices(nn.Module):
         low = place.floor().long().clamp(max=max(self.shape.heights - 2, 0))
         high = (low + 1).clamp(max=self.shape.heights - 1)
         share = (place - low)[..., None, None].unsqueeze(1)
-        margins = centring((self.shape.rows, self.shape.columns), size)
+        margins = centring_margins((self.shape.rows, self.shape.columns), size)
 
         def image(index: Tensor) -> Tensor:
             return F.pad(self.image[index].float() / 255, margins).unsqueeze(1)
@@ -81,14 +81,14 @@ class AtlasSlices(nn.Module):
         return torch.lerp(image(low), image(high), share), torch.lerp(labels(low), labels(high), share)
 
 
-def centring(size: Sequence[int], wanted: Sequence[int]) -> tuple[int, int, int, int]:
+def centring_margins(size: Sequence[int], wanted: Sequence[int]) -> tuple[int, int, int, int]:
     """Left, right, top and bottom margins, negative where cropped, that bring rows and columns to another size."""
     (rows, columns), (height, width) = size, wanted
     top, left = (height - rows) // 2, (width - columns) // 2
     return left, width - columns - left, top, height - rows - top
 
 
-class Registering(nn.Module):
+class RegistrationNetwork(nn.Module):
     """S_theta of registration: from a normalised image and its slices' heights to the warped atlas.
 
     Args:
@@ -114,7 +114,7 @@ class Registering(nn.Module):
         super().__init__()
         self.atlas = AtlasSlices(shape, classes)
         self.unet = UNet(channels + 1, dimensions, width, dimensions=dimensions)
-        self.shrink, self.squarings, self.linear = shrink, squarings, layers(dimensions).linear
+        self.shrink, self.squarings, self.linear = shrink, squarings, layer_types(dimensions).linear
         # Training starts close to no deformation at all.
         nn.init.normal_(self.unet.classify.weight, 0, 1e-3)
 
@@ -132,7 +132,7 @@ class Registering(nn.Module):
         """
         size = heights.shape[2:]
         image, labels = self.atlas(heights[:, 0, ..., 0, 0], size[-2:])
-        velocity = self.unet(torch.cat([z, shrunk(image, self.shrink).to(z)], dim=1))
+        velocity = self.unet(torch.cat([z, block_means(image, self.shrink).to(z)], dim=1))
         # Half precision would not do for places of pixels.
         with torch.autocast(z.device.type, enabled=False):
             velocity = velocity.float() if correction is None else velocity.float() + correction
@@ -160,7 +160,7 @@ class Registering(nn.Module):
         return fine
 
 
-def registering(
+def registration_network(
     heights: int,
     rows: int,
     columns: int,
@@ -174,7 +174,7 @@ def registering(
 ) -> AdaptableNetwork:
     """N_phi and the registration network, untrained, with an empty atlas; the arguments are those of their parts."""
     shape = AtlasShape(heights, rows, columns, lowest, step)
-    task = Registering(shape, classes, 1, width, shrink, squarings, dimensions)
+    task = RegistrationNetwork(shape, classes, 1, width, shrink, squarings, dimensions)
     return AdaptableNetwork(Normalizer(1, dimensions=dimensions), task, channels=1, shrink=shrink)
 
 
@@ -182,7 +182,7 @@ class CorrectedNetwork(AdaptableNetwork):
     """A registration network whose velocities are corrected, scan slice by scan slice; it starts without a correction.
 
     Args:
-        network: Its parts are shared, not copied; the task network is a `Registering`.
+        network: Its parts are shared, not copied; the task network is a `RegistrationNetwork`.
         images: The scan that the corrections are for, `(slices, channels, *spatial)`, heights last. A slice is told by
             its height.
     """
@@ -191,7 +191,7 @@ class CorrectedNetwork(AdaptableNetwork):
 
     def __init__(self, network: AdaptableNetwork, images: Tensor) -> None:
         super().__init__(network.normalizer, network.task, network.channels, network.shrink)
-        assert isinstance(network.task, Registering)
+        assert isinstance(network.task, RegistrationNetwork)
         size = network.task.coarse_size(images.shape[2:])
         self.correction = nn.Parameter(images.new_zeros(len(images), len(size), *size))
         self.register_buffer("known", _height(images))

@@ -10,17 +10,17 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.kernels import usable
-from scantune.kernels.cpu.upsampled import Beside
-from scantune.networks.convolution import Convolution
-from scantune.networks.dimensions import layers
-from scantune.networks.layout import FORMATS
+from scantune.kernels.cpu.upsampled import UpsampledAndSkip
+from scantune.networks.convolution import FastConvolution
+from scantune.networks.dimensions import layer_types
+from scantune.networks.layout import CHANNELS_LAST_FORMATS
 
 
 class ConvUnit(nn.Sequential):
     """Convolution, batch norm, ReLU. The convolution's outputs are the CNN experts."""
 
     def __init__(self, inputs: int, outputs: int, dimensions: int) -> None:
-        kind = layers(dimensions)
+        kind = layer_types(dimensions)
         super().__init__()
         self.conv = kind.convolution(inputs, outputs, 3, padding=1, bias=False)
         # Momentum and eps are those of the authors' framework, in PyTorch's convention.
@@ -38,7 +38,7 @@ class ConvUnit(nn.Sequential):
         return norm_relu(self.conv(input), norm)
 
 
-class Level(nn.Sequential):
+class UNetLevel(nn.Sequential):
     """Two convolution units at one resolution."""
 
     def __init__(self, inputs: int, outputs: int, dimensions: int) -> None:
@@ -61,14 +61,15 @@ class UNet(nn.Module):
 
     def __init__(self, channels: int = 1, classes: int = 4, width: int = 16, dimensions: int = 2) -> None:
         super().__init__()
-        kind = layers(dimensions)
+        kind = layer_types(dimensions)
         self.linear = kind.linear
         widths = [width, 2 * width, 4 * width, 8 * width]
         self.down = nn.ModuleList(
-            Level(inputs, outputs, dimensions) for inputs, outputs in zip([channels, *widths[:-1]], widths, strict=True)
+            UNetLevel(inputs, outputs, dimensions)
+            for inputs, outputs in zip([channels, *widths[:-1]], widths, strict=True)
         )
         self.up = nn.ModuleList(
-            Level(deep + skip, skip, dimensions) for deep, skip in zip(widths[:0:-1], widths[-2::-1], strict=True)
+            UNetLevel(deep + skip, skip, dimensions) for deep, skip in zip(widths[:0:-1], widths[-2::-1], strict=True)
         )
         self.pool = kind.max_pool(2)
         self.classify = kind.convolution(width, classes, 1, bias=False)
@@ -101,20 +102,20 @@ class UNet(nn.Module):
             return x, _Pooled.apply(x)  # type: ignore[no-untyped-call]
         return x, self.pool(x)
 
-    def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor | Beside:
+    def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor | UpsampledAndSkip:
         """Features at the size of others, and these, for a convolution."""
         doubled = all(new == 2 * old for new, old in zip(skip.shape[2:], x.shape[2:], strict=True))
         if usable(x) and x.ndim == 4 and doubled and x.dtype == skip.dtype:
             from scantune.kernels.triton.upsampling import double_beside
 
             return double_beside(x, skip)
-        if doubled and isinstance(conv, Convolution) and conv.takes(beside := Beside(x, skip)):
+        if doubled and isinstance(conv, FastConvolution) and conv.takes(beside := UpsampledAndSkip(x, skip)):
             return beside
         return torch.cat([self._upsample(x, skip.shape[2:]), skip], dim=1)
 
     def _upsample(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if x.is_cuda and all(new == 2 * old for new, old in zip(size, x.shape[2:], strict=True)):
-            return double(x)
+            return upsample_by_two(x)
         up = F.interpolate(x, size=list(size), mode=self.linear, align_corners=False)
         if up.requires_grad and x.stride(1) == 1 and not torch.compiler.is_compiling():
             # Its gradient comes as a part of the concatenation's, which PyTorch's adjoint takes five times longer for.
@@ -144,10 +145,10 @@ class _Pooled(torch.autograd.Function):
 
 def _compact(gradient: Tensor) -> Tensor:
     """Channels last, without gaps in memory."""
-    return gradient.contiguous(memory_format=FORMATS[gradient.ndim])
+    return gradient.contiguous(memory_format=CHANNELS_LAST_FORMATS[gradient.ndim])
 
 
-def double(x: Tensor) -> Tensor:
+def upsample_by_two(x: Tensor) -> Tensor:
     """Linear upsampling by two, `(slices, channels, *spatial)`, as a stencil.
 
     The same numbers as `F.interpolate`, whose gradient on a GPU adds up with atomics: slow, and in no fixed order.

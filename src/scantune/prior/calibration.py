@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from scantune.errors import InputError
 from scantune.tasks import Segmentation, Task, main_output
 
-QUANTILE = 0.9
+TYPICAL_QUANTILE = 0.9
 """A scan is typical if its energy is below this quantile of source subjects that the network has not seen."""
 
-FAR = 4.0
+FAR_OUT_DEVIATIONS = 4.0
 """Beyond the middle by this many deviations of the logarithm a scan is far out."""
 
-LEAST_SPREAD = 0.1
+MIN_LOG_SPREAD = 0.1
 """Of the logarithm of energies between subjects, where there are too few of them to tell."""
 
-LEAST_ENERGY = 1e-6
+MIN_ENERGY = 1e-6
 """In nats; less, which rounding may leave of subjects that are all alike, is taken for it: 0 has no logarithm."""
 
 _LARGEST = 700.0  # whose exponential is still a number
@@ -34,7 +34,7 @@ Energies = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Levels:
+class EnergyLevels:
     """Energies in nats that divide scans.
 
     The energies of source subjects are taken to be log-normal: their middle is that of subjects that the network was
@@ -65,12 +65,12 @@ class Levels:
     def of(cls, held_out: Sequence[float], training: Sequence[float] = ()) -> Self:
         """From energies of held-out subjects, and of training subjects among themselves, one left out at a time."""
         energies = [torch.tensor(group, dtype=torch.double) for group in (held_out, training) if len(group)]
-        groups = [group.clamp_min(LEAST_ENERGY).log() for group in energies]
+        groups = [group.clamp_min(MIN_ENERGY).log() for group in energies]
         middle = float(torch.quantile(groups[0], 0.5))
         freedom = sum(len(group) - 1 for group in groups)
         squares = sum(float((group - group.mean()).square().sum()) for group in groups)
-        spread = max(math.sqrt(squares / freedom) if freedom else 0.0, LEAST_SPREAD)
-        above = (0.0, NormalDist().inv_cdf(QUANTILE) * spread, FAR * spread)
+        spread = max(math.sqrt(squares / freedom) if freedom else 0.0, MIN_LOG_SPREAD)
+        above = (0.0, NormalDist().inv_cdf(TYPICAL_QUANTILE) * spread, FAR_OUT_DEVIATIONS * spread)
         return cls(*(math.exp(min(middle + distance, _LARGEST)) for distance in above))
 
 
@@ -90,7 +90,7 @@ class Coverage:
     def of(cls, scans: Sequence[tuple[Tensor, Tensor | None]]) -> Self:
         """From volumes `(slices, channels, *spatial)` and their padding."""
         slices = [float(len(volume)) for volume, _ in scans]
-        shares = [inside(mask) for _, mask in scans]
+        shares = [image_share(mask) for _, mask in scans]
         return cls((min(slices), max(slices)), (min(shares), max(shares)))
 
     def remarks(self, slices: int, padding: Tensor | None) -> list[str]:
@@ -102,7 +102,7 @@ class Coverage:
             found.append(
                 f"The scan has {slices} slices, source scans have {theirs}: partial coverage looks like a shift."
             )
-        share = inside(padding)
+        share = image_share(padding)
         if share < 0.5 * self.inside[0]:
             found.append(
                 f"The scan fills {share:.0%} of the network's field of view, source scans at least "
@@ -124,7 +124,7 @@ class Calibration:
         training: Energies of training subjects from the prior of the others; empty in a summarised prior.
     """
 
-    levels: Levels
+    levels: EnergyLevels
     shares: Tensor
     spread: Tensor
     coverage: Coverage | None = None
@@ -135,7 +135,7 @@ class Calibration:
     def of(cls, held_out: Energies, training: Energies, proportions: Tensor, coverage: Coverage | None = None) -> Self:
         """From energies, the proportions `(subjects, structures)` of source subjects, and what their scans show."""
         spread = proportions.std(0, correction=0).clamp_min(1e-3)
-        levels = Levels.of(*(totals(energies, "cnn") for energies in (held_out, training)))
+        levels = EnergyLevels.of(*(family_energies(energies, "cnn") for energies in (held_out, training)))
         return cls(levels, proportions.mean(0).float().cpu(), spread.float().cpu(), coverage, held_out, training)
 
     @property
@@ -157,7 +157,7 @@ class Calibration:
                 key = f"{family}/{group}"
                 if key in self.held_out and len(self.held_out[key]):
                     among = self.training.get(key, torch.empty(0)).tolist()
-                    levels = Levels.of(self.held_out[key].tolist(), among)
+                    levels = EnergyLevels.of(self.held_out[key].tolist(), among)
                     found.setdefault(family, {})[group] = replace(self, levels=levels).reading(energy)
         return found
 
@@ -191,9 +191,9 @@ class Calibration:
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `tensors`; files of older versions know the typical level alone."""
         typical = float(tensors["typical"][0])
-        levels = Levels(typical, typical, math.inf)
+        levels = EnergyLevels(typical, typical, math.inf)
         if "levels" in tensors:
-            levels = Levels(*map(float, tensors["levels"]))
+            levels = EnergyLevels(*map(float, tensors["levels"]))
         coverage = None
         if "coverage" in tensors:
             few, many, small, large = map(float, tensors["coverage"])
@@ -225,13 +225,13 @@ class Calibration:
             )
 
 
-def totals(energies: Energies, family: str) -> list[float]:
+def family_energies(energies: Energies, family: str) -> list[float]:
     """Each subject's energy of a family: the mean over its groups."""
     groups = [values.tolist() for key, values in energies.items() if key.startswith(f"{family}/")]
     return [fmean(each) for each in zip(*groups, strict=True)]
 
 
-def inside(padding: Tensor | None) -> float:
+def image_share(padding: Tensor | None) -> float:
     """The share of the network's field that is image."""
     return 1.0 if padding is None else 1 - float(padding.float().mean())
 

@@ -14,8 +14,8 @@ from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import Affine
 from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
-from scantune.prior.fit import MINIMUM_ACTIVE, blank, estimate
-from scantune.prior.layer import Family, below
+from scantune.prior.fit import MINIMUM_ACTIVE, density_template, estimate
+from scantune.prior.layer import ExpertFamily, without_prefix
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
 from scantune.tasks import Foreground, Task
@@ -35,7 +35,7 @@ class FieldOfExperts:
         calibration: What is typical of source subjects, where `calibrated` was called.
     """
 
-    families: dict[str, Family]
+    families: dict[str, ExpertFamily]
     subjects: int
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
@@ -85,7 +85,7 @@ class FieldOfExperts:
             foreground=foreground,
             patches=patches,
             batch=batch,
-            density=blank(density, alpha),
+            density=density_template(density, alpha),
             output_experts=output_experts,
             task=task,
         )
@@ -123,7 +123,7 @@ class FieldOfExperts:
         """Energies of scans by group, `family/layer` -> `(scans,)`; those without enough patches have no PCA energy."""
         found: dict[str, list[float]] = {}
         for volume, mask in scans:
-            for family, groups in self.energies(sufficient(self.statistics(network, volume, mask))).items():
+            for family, groups in self.energies(with_enough_patches(self.statistics(network, volume, mask))).items():
                 for group, value in groups.items():
                     found.setdefault(f"{family}/{group}", []).append(float(value))
         return {key: torch.tensor(values) for key, values in found.items()}
@@ -232,7 +232,7 @@ class FieldOfExperts:
         """A copy on a device."""
         return self._each(lambda family: family.to(device))
 
-    def _each(self, change: Callable[[Family], Family]) -> Self:
+    def _each(self, change: Callable[[ExpertFamily], ExpertFamily]) -> Self:
         return replace(self, families={name: change(family) for name, family in self.families.items()})
 
     def without(self, name: str) -> Self:
@@ -264,9 +264,10 @@ class FieldOfExperts:
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
         families = {
-            name: Family.restore(name, entry, below(tensors, f"{name}/")) for name, entry in record["families"].items()
+            name: ExpertFamily.restore(name, entry, without_prefix(tensors, f"{name}/"))
+            for name, entry in record["families"].items()
         }
-        stored = below(tensors, "calibration/")
+        stored = without_prefix(tensors, "calibration/")
         calibration = Calibration.from_tensors(stored) if stored else None
         return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
 
@@ -283,7 +284,7 @@ class FieldOfExperts:
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
 
 
-def sufficient(statistics: Statistics) -> Statistics:
+def with_enough_patches(statistics: Statistics) -> Statistics:
     """Those of groups with enough samples to speak of a density."""
     return {
         key: value
@@ -292,4 +293,4 @@ def sufficient(statistics: Statistics) -> Statistics:
     }
 
 
-__all__ = ["MINIMUM_ACTIVE", "Family", "FieldOfExperts", "Statistics", "sufficient"]
+__all__ = ["MINIMUM_ACTIVE", "ExpertFamily", "FieldOfExperts", "Statistics", "with_enough_patches"]

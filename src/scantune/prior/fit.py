@@ -19,7 +19,7 @@ from scantune.experts import (
     Recording,
     choose_layers,
 )
-from scantune.prior.layer import Family, Field
+from scantune.prior.layer import ExpertFamily, LayerExperts
 from scantune.tasks import Foreground, Segmentation, Task
 
 MINIMUM_ACTIVE = 32
@@ -30,7 +30,7 @@ MINIMUM_ACTIVE = 32
 class Fitted:
     """What the fit found: the expert families, by name, with the densities of their groups."""
 
-    families: dict[str, Family]
+    families: dict[str, ExpertFamily]
     subjects: int
     notes: tuple[str, ...]
 
@@ -86,7 +86,7 @@ def estimate(
     cnn = CNNExperts(tuple(chosen), output if output_experts else None)
     moments = _first_pass(source, cnn, scatter)
     fields, notes = _named_fields(moments)
-    families = {cnn.name: Family(cnn.narrowed(fields), fields)}
+    families = {cnn.name: ExpertFamily(cnn.narrowed(fields), fields)}
 
     pca, more = _second_pass(source, scatter)
     if pca is not None:
@@ -97,7 +97,7 @@ def estimate(
     return Fitted(families, len(volumes), (*notes, *more))
 
 
-def blank(name: str, alpha: float = ALPHA) -> Density:
+def density_template(name: str, alpha: float = ALPHA) -> Density:
     """A density by its name, of no subject; alpha is of density `kde`."""
     if name not in DENSITIES:
         raise InputError(f"Unknown density {name!r}. Available: {', '.join(DENSITIES)}.")
@@ -136,7 +136,7 @@ def _first_pass(source: TrainingSubjects, cnn: CNNExperts, scatter: PatchScatter
     return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in subjects]) for layer in subjects[0]}
 
 
-def _second_pass(source: TrainingSubjects, scatter: PatchScatter) -> tuple[Family | None, list[str]]:
+def _second_pass(source: TrainingSubjects, scatter: PatchScatter) -> tuple[ExpertFamily | None, list[str]]:
     """PCA experts and their loadings' densities over subjects with enough active patches, and what was left out."""
     pca = scatter.experts()
     if pca is None:
@@ -160,10 +160,12 @@ def _second_pass(source: TrainingSubjects, scatter: PatchScatter) -> tuple[Famil
     if not usable:
         return None, notes
     fields, dropped = _named_fields({pca.layer: Gaussian.joined(usable)})
-    return Family(pca, fields), notes + dropped
+    return ExpertFamily(pca, fields), notes + dropped
 
 
-def _third_pass(source: TrainingSubjects, families: dict[str, Family], density: Density) -> dict[str, Family]:
+def _third_pass(
+    source: TrainingSubjects, families: dict[str, ExpertFamily], density: Density
+) -> dict[str, ExpertFamily]:
     """The same families with densities of another form, of the subjects that have enough samples."""
     blanks = {name: family.each(lambda field: replace(field, density=density)) for name, family in families.items()}
     found: dict[str, list[Density]] = {}
@@ -190,9 +192,9 @@ def _third_pass(source: TrainingSubjects, families: dict[str, Family], density: 
     }
 
 
-def _named_fields(moments: dict[str, Gaussian]) -> tuple[dict[str, Field], list[str]]:
+def _named_fields(moments: dict[str, Gaussian]) -> tuple[dict[str, LayerExperts], list[str]]:
     """Fields by layer, and a sentence for every layer with experts that had to be dropped."""
-    fields = {layer: Field.from_moments(gaussian) for layer, gaussian in moments.items()}
+    fields = {layer: LayerExperts.from_moments(gaussian) for layer, gaussian in moments.items()}
     notes = []
     for layer, field in fields.items():
         dropped = (~field.kept).nonzero().flatten().tolist()

@@ -8,13 +8,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standard
+from scantune.densities import DIVERGENCES, STORED, Density, Divergence, Gaussian, Standardization
 from scantune.errors import InputError
 from scantune.experts import EXPERTS, Experts, Recording
 from scantune.experts.cnn import OUTPUT
 from scantune.networks import Affine
 
-NEGLIGIBLE = 1e-8
+MIN_VARIANCE_SHARE = 1e-8
 """Experts whose variance is below this share of the group's mean second moment say nothing and are dropped."""
 
 ENERGY = DIVERGENCES["kl"]
@@ -22,7 +22,7 @@ ENERGY = DIVERGENCES["kl"]
 
 
 @dataclass(frozen=True)
-class Field:
+class LayerExperts:
     """The experts of one group (a layer), standardised by training mean and deviation, and their densities.
 
     Args:
@@ -45,7 +45,7 @@ class Field:
         center = moments.mean.mean(0)
         pooled = moments.variance.mean(0) + moments.mean.var(0, correction=0)
         energy = (pooled + center.square()).mean()
-        kept = (pooled > NEGLIGIBLE * energy) & (moments.variance.min(0).values > 0)
+        kept = (pooled > MIN_VARIANCE_SHARE * energy) & (moments.variance.min(0).values > 0)
         scale = torch.where(kept, pooled, 1).sqrt()
         mean = torch.where(kept, (moments.mean - center) / scale, 0)
         variance = torch.where(kept, moments.variance / scale.square(), 1)
@@ -53,7 +53,7 @@ class Field:
 
     def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Additive statistics `(statistics, experts)` of outputs `(slices, experts, *spatial)`."""
-        return self.density.measure(values, weights, Standard(self.center, self.scale))
+        return self.density.measure(values, weights, Standardization(self.center, self.scale))
 
     def compare(self, statistics: Tensor) -> Tensor:
         """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar."""
@@ -104,7 +104,7 @@ class Field:
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
         settings = {key: value for key, value in record.items() if key != "density"}
-        density = STORED[record["density"]].from_tensors(below(tensors, "density."), settings)
+        density = STORED[record["density"]].from_tensors(without_prefix(tensors, "density."), settings)
         restored = cls(tensors["center"], tensors["scale"], tensors["kept"].bool(), density)
         restored._require_sound()
         return restored
@@ -128,11 +128,11 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Family:
+class ExpertFamily:
     """One family of experts (CNN or PCA) with the fields of its groups."""
 
     experts: Experts
-    fields: dict[str, Field]
+    fields: dict[str, LayerExperts]
 
     def measure(self, recording: Recording, padding: Tensor | None) -> Iterator[tuple[str, Tensor]]:
         """Additive statistics of one batch by group, differentiable."""
@@ -149,7 +149,7 @@ class Family:
     def _together(self) -> "_Groups":
         return _Groups.of(list(self.fields.values()))
 
-    def each(self, change: Callable[[Field], Field]) -> Self:
+    def each(self, change: Callable[[LayerExperts], LayerExperts]) -> Self:
         """A copy with every field changed."""
         return replace(self, fields={group: change(field) for group, field in self.fields.items()})
 
@@ -180,8 +180,11 @@ class Family:
     @classmethod
     def restore(cls, name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
-        experts = EXPERTS[name].restore(record["experts"], below(tensors, "experts/"))
-        fields = {group: Field.restore(r, below(tensors, f"{group}/")) for group, r in record["groups"].items()}
+        experts = EXPERTS[name].restore(record["experts"], without_prefix(tensors, "experts/"))
+        fields = {
+            group: LayerExperts.restore(r, without_prefix(tensors, f"{group}/"))
+            for group, r in record["groups"].items()
+        }
         known = {*experts.layers(), *([OUTPUT] if "output" in record["experts"] else [])}
         if unknown := set(fields) - known:
             raise InputError(
@@ -228,7 +231,7 @@ class _Groups:
     shares: Tensor
 
     @classmethod
-    def of(cls, fields: Sequence[Field]) -> Self:
+    def of(cls, fields: Sequence[LayerExperts]) -> Self:
         density = type(fields[0].density).beside([field.density for field in fields])
         rows = [field.kept / field.kept.sum() for field in fields]
         return cls(density, fields[0].divergence, torch.cat([f.kept for f in fields]), torch.block_diag(*rows))  # type: ignore[no-untyped-call]
@@ -239,6 +242,6 @@ class _Groups:
         return self.shares.to(values) @ torch.where(self.kept, values, 0)
 
 
-def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start so, without that start."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

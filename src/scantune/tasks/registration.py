@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from scantune.networks.adaptable import shrunk
-from scantune.networks.diffeomorphism import folding, local_correlation, roughness
+from scantune.networks.adaptable import block_means
+from scantune.networks.diffeomorphism import folding_share, local_correlation, roughness
 from scantune.tasks.base import Measure, Task, main_output, soft_dice_loss
 
 World = tuple[tuple[float, ...], ...]
@@ -56,7 +56,7 @@ class Registration(Task):
             loss = loss + self.smoothness * roughness(output["velocity"])
         if self.similarity:
             fixed = output["fixed"]
-            warped = shrunk(output["warped"], -(-output["warped"].shape[-1] // fixed.shape[-1]))
+            warped = block_means(output["warped"], -(-output["warped"].shape[-1] // fixed.shape[-1]))
             loss = loss + self.similarity * (1 - local_correlation(warped, fixed).mean())
         return loss
 
@@ -67,7 +67,7 @@ class Registration(Task):
     def quality(self, maps: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of pixels at which the deformation folds, and how rough it is."""
         displacement = maps["displacement"]
-        return {"folding": folding(displacement), "roughness": float(roughness(displacement))}
+        return {"folding": folding_share(displacement), "roughness": float(roughness(displacement))}
 
     def record(self) -> dict[str, Any]:
         """As JSON."""

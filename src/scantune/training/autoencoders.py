@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError
-from scantune.methods.ae import Views, mean_errors, squared_errors
+from scantune.methods.ae import AutoencoderInputs, mean_errors, squared_errors
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Autoencoders, UNet
 from scantune.prior.field_of_experts import Statistics
@@ -101,7 +101,7 @@ def train_autoencoders(
         torch.manual_seed(stream(settings.seed, WEIGHTS, 0))
         images = training[0].images[:1].to(device)
         autoencoders = new_autoencoders(network, model.task, images, settings.layers(network))
-        with Views(network, model.task, autoencoders.layers()) as views:
+        with AutoencoderInputs(network, model.task, autoencoders.layers()) as views:
             lesson = Autoencoding(autoencoders, views, training, validation, settings, device)
             trained = learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
             errors = lesson.validation_errors()
@@ -123,7 +123,7 @@ def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, laye
         layers: The layers that each feature autoencoder reads.
     """
     single = {layer: (layer,) for group in layers for layer in group}
-    with Views(network, task, single) as views:
+    with AutoencoderInputs(network, task, single) as views:
         seen = views(images)
     for group in layers:
         sizes = {tuple(seen[layer].shape[2:]) for layer in group}
@@ -156,7 +156,7 @@ class Autoencoding(Lesson):
     def __init__(
         self,
         autoencoders: Autoencoders,
-        views: Views,
+        views: AutoencoderInputs,
         training: Sequence[Volume],
         validation: Sequence[Volume],
         settings: AutoencoderSettings,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.methods.dae import exclusive, mean_dice, overlaps
+from scantune.methods.dae import exclusive_probabilities, mean_dice, overlap_sums
 from scantune.model.model import Model
 from scantune.networks import Denoiser
 from scantune.runtime.devices import reproducible
@@ -156,7 +156,7 @@ class Denoising(Lesson):
     def corrupted_dice(self) -> float:
         """The score of leaving the validation volumes as they are."""
         encoded = self.denoiser.encoded
-        return self._mean(lambda spoilt, clean: mean_dice(overlaps(encoded(spoilt), encoded(clean))))
+        return self._mean(lambda spoilt, clean: mean_dice(overlap_sums(encoded(spoilt), encoded(clean))))
 
     def _mean(self, dice: Callable[[Tensor, Tensor], Tensor]) -> float:
         scores = []
@@ -182,7 +182,7 @@ class Denoising(Lesson):
     def _dice(self, spoilt: Tensor, clean: Tensor) -> Tensor:
         with self.autocast:
             logits = self.predict(self.denoiser.encoded(spoilt).contiguous(memory_format=self.layout))
-        return mean_dice(overlaps(logits.float().softmax(1), self.denoiser.encoded(clean)))
+        return mean_dice(overlap_sums(logits.float().softmax(1), self.denoiser.encoded(clean)))
 
 
 @torch.no_grad()
@@ -190,7 +190,7 @@ def _classes(model: Model, case: Prepared) -> int:
     """How many exclusive classes the model's output has."""
     place = next(model.network.parameters()).device
     output = model.network(case.volume[:1].to(place))
-    return exclusive(model.task.probabilities(output), model.task.exclusive).shape[1]
+    return exclusive_probabilities(model.task.probabilities(output), model.task.exclusive).shape[1]
 
 
 def _grid(cases: Cases, settings: DenoiserSettings) -> tuple[int, float]:

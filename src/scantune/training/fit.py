@@ -11,7 +11,7 @@ from scantune.config.settings import PriorSettings
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.field_of_experts import FieldOfExperts
-from scantune.prior.fit import blank
+from scantune.prior.fit import density_template
 from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
 
@@ -36,7 +36,7 @@ def fit(
     """
     chosen = settings or PriorSettings()
     if chosen.summarise:
-        blank(chosen.density).summary()  # says now, not after the passes, where there is none
+        density_template(chosen.density).summary()  # says now, not after the passes, where there is none
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     training, new = ([_on(case, where) for case in split] for split in (cases, held_out))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError
-from scantune.networks.convolution import quicken
+from scantune.networks.convolution import use_fast_convolutions
 from scantune.training.step import Drawn, Step, step_for
 
 WEIGHTS, SHUFFLE, AUGMENT, NETWORK, CORRUPT, CHECK = range(6)
@@ -93,7 +93,7 @@ class Lesson(ABC):
         """The way that steps are taken."""
         if self.device.type == "cuda":
             for network in self.networks():
-                quicken(network)
+                use_fast_convolutions(network)
         if not self.replayed:
             return Step(self.loss, self.optimizer)
         return step_for(self.loss, self.optimizer, self.device, self.networks(), [self.generator])

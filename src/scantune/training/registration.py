@@ -11,7 +11,7 @@ import torch
 from scantune.config.settings import require_network, settings_from_table
 from scantune.errors import InputError
 from scantune.model.model import Model
-from scantune.networks import AtlasShape, Registering, registering
+from scantune.networks import AtlasShape, RegistrationNetwork, registration_network
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Preprocessing
@@ -116,8 +116,8 @@ def new_registration(
     image, reference = prepared.volume[:, 0], prepared.reference
     top, left, rows, columns = _bounds(reference > 0)
     shape = AtlasShape(len(image), rows, columns, float(prepared.volume[0, 1, 0, 0]), prepared.distance)
-    built = registering(**asdict(shape), **asdict(network))
-    assert isinstance(built.task, Registering)
+    built = registration_network(**asdict(shape), **asdict(network))
+    assert isinstance(built.task, RegistrationNetwork)
     window = slice(top, top + rows), slice(left, left + columns)
     built.task.atlas.fill(image[:, *window], reference[:, *window])
     # From (height, row, column) of the whole picture to the atlas's world.

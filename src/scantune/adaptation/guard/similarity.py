@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Judge
 from scantune.adaptation.guard.stability import agreements
-from scantune.methods.instance import correlations
-from scantune.networks.diffeomorphism import gradients, jacobian_determinant
+from scantune.methods.instance import atlas_correlation
+from scantune.networks.diffeomorphism import jacobian_determinant, spatial_gradients
 from scantune.prior.calibration import structure_counts
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
@@ -68,9 +68,9 @@ class SimilarityReading:
 
         def look(part: Batch) -> tuple[Tensor, Tensor]:
             output = network(part.images)
-            values, weights = correlations(output, part, channels)
+            values, weights = atlas_correlation(output, part, channels)
             folds = jacobian_determinant(output["displacement"]) <= 0
-            squares = gradients(output["displacement"]).square().sum((1, 2))
+            squares = spatial_gradients(output["displacement"]).square().sum((1, 2))
             pixels = weights.new_tensor(folds.numel())
             sums = [(values * weights).sum(), weights.sum(), folds.sum(), squares.sum(), pixels]
             return torch.stack([value.double() for value in sums]).cpu(), task.predict(output).cpu()

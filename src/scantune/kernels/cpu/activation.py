@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-TOGETHER = 2**17
+NUMBERS_IN_CACHE = 2**17
 """Numbers that are gone through at a time: with what is made of them, they stay in a processor's second cache."""
 
-WIDE = 1024
+ROW_LENGTH = 1024
 """Numbers that make a row, about: several pixels side by side, since short rows of channels are slow."""
 
 
@@ -82,7 +82,7 @@ def _side(values: Tensor, weights: Tensor | None) -> int:
     """How many pixels make a row; one, where each has its own weight."""
     channels, pixels = values.shape[1], values.numel() // values.shape[1]
     side = 1
-    while weights is None and 2 * side * channels <= WIDE and pixels % (2 * side) == 0:
+    while weights is None and 2 * side * channels <= ROW_LENGTH and pixels % (2 * side) == 0:
         side *= 2
     return side
 
@@ -95,9 +95,9 @@ def _wide(each: Tensor, side: int) -> Tensor:
 def _parts(values: Tensor, side: int) -> Sequence[Tensor]:
     """Some rows at a time, `(rows, side * channels)`, as views."""
     width = side * values.shape[1]
-    return torch.split(values.movedim(1, -1).view(-1, width), max(TOGETHER // width, 1))
+    return torch.split(values.movedim(1, -1).view(-1, width), max(NUMBERS_IN_CACHE // width, 1))
 
 
 def _counts(values: Tensor, weights: Tensor | None) -> Sequence[Tensor]:
     """The weights of parts whose rows are single pixels, `(rows, 1)`."""
-    return () if weights is None else torch.split(weights.reshape(-1, 1), max(TOGETHER // values.shape[1], 1))
+    return () if weights is None else torch.split(weights.reshape(-1, 1), max(NUMBERS_IN_CACHE // values.shape[1], 1))

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SEEN = (((1, 1, 0), (0, 0, 1)), ((1, 0, 0), (0, 1, 1)))
+TAPS_BY_NEIGHBOUR = (((1, 1, 0), (0, 0, 1)), ((1, 0, 0), (0, 1, 1)))
 """Which of three weights meet a repeated pixel: at the last place of one pixel and at the first of the next, those that
 meet the one and those that meet the next."""
 
-SIDES = ((0, 0), (-1, 2))
+BORDER_TAPS = ((0, 0), (-1, 2))
 """The outermost pixels of an axis, and the weights that reach beyond them."""
 
 
 @dataclass(frozen=True)
-class Beside:
+class UpsampledAndSkip:
     """Features at half the size of others, and these: what a convolution of both is to take.
 
     Args:
@@ -43,7 +43,7 @@ def mirrored(weight: Tensor) -> Tensor:
     return weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
 
 
-def convolve(features: Beside, weight: Tensor, bias: Tensor | None) -> Tensor:
+def convolve(features: UpsampledAndSkip, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution of both, upsampled ones first.
 
     Args:
@@ -100,7 +100,7 @@ def _corners(weight: Tensor) -> Tensor:
 @cache
 def _seen(dtype: torch.dtype) -> Tensor:
     """Which of nine weights meet which of four pixels, by place: `(16, 9)`."""
-    seen = torch.tensor(SEEN, dtype=dtype)
+    seen = torch.tensor(TAPS_BY_NEIGHBOUR, dtype=dtype)
     return torch.einsum("pkr,qlc->pqklrc", seen, seen).reshape(16, 9)
 
 
@@ -135,7 +135,7 @@ def _trim(result: Tensor, small: Tensor, weight: Tensor) -> None:
     slices, outputs = result.shape[:2]
     for axis in (2, 3):
         reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
-        for side, tap in SIDES:
+        for side, tap in BORDER_TAPS:
             each = weight.select(axis, tap).transpose(1, 2).flatten(0, 1) @ small.select(axis, side)
             result.select(axis, side).sub_(each.reshape(slices, outputs, -1) @ reach)
 
@@ -145,7 +145,7 @@ def _trim_gradient(small: Tensor, gradient: Tensor, weight: Tensor) -> None:
     slices, outputs = gradient.shape[:2]
     for axis in (2, 3):
         reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
-        for side, tap in SIDES:
+        for side, tap in BORDER_TAPS:
             each = (gradient.select(axis, side) @ reach.T).reshape(slices, 3 * outputs, -1)
             small.select(axis, side).sub_(weight.select(axis, tap).permute(1, 0, 2).flatten(1) @ each)
 
