@@ -397,7 +397,7 @@ def test_chunks_change_nothing(rng, monkeypatch):
     slope = torch.randn(102, 3, generator=rng)
     found = []
     for chunk in (2**21, 8 * 6):
-        monkeypatch.setattr(binning, "CHUNK", chunk)
+        monkeypatch.setattr(binning, "VALUES_AT_A_TIME", chunk)
         result = bin_counts(values, weights, BinGrid())
         found.append((result, *torch.autograd.grad((result * slope).sum(), values)))
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)

@@ -206,7 +206,7 @@ def test_in_place_activations_are_in_place_again_after_a_recording(rng):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sums_and_gradients_by_rows_are_those_of_the_formula_far_from_zero_too(weighted, rng, monkeypatch):
-    monkeypatch.setattr(activation, "TOGETHER", 1000)
+    monkeypatch.setattr(activation, "NUMBERS_IN_CACHE", 1000)
     values = 30 + torch.randn(3, 6, 22, 13, generator=rng) * torch.tensor([0.1, 1, 30, 60, 2, 5]).view(-1, 1, 1)
     values = values.contiguous(memory_format=torch.channels_last)
     weights = (torch.rand(3, 1, 22, 13, generator=rng) < 0.4).float() if weighted else None

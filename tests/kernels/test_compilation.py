@@ -63,7 +63,7 @@ def backward(result):
 
 for inputs, outputs, size in ((1, 16, 3), (16, 1, 3), (16, 16, 3), (16, 4, 1)):
     layer = nn.Conv2d(inputs, outputs, size, padding=size // 2)
-    convolution.quicken(layer)
+    convolution.use_fast_convolutions(layer)
     backward(layer(picture if inputs == 1 else x))
 backward(norm_relu(x, nn.BatchNorm2d(16)))
 backward(instance_relu(x))

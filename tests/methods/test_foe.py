@@ -268,7 +268,7 @@ class Rough(GateAfterNormalizer):
 def test_as_much_is_in_half_precision_as_gives_the_same_objective_and_gradient(tried, found, toy, priors, monkeypatch):
     runner, _ = ready(toy, priors["gaussian"], "foe-cnn")
     plain = runner.network.normalizer
-    monkeypatch.setattr("scantune.methods.foe.gates", lambda _: tried)
+    monkeypatch.setattr("scantune.methods.foe.possible_gates", lambda _: tried)
     runner.halve(Volume(toy_scan(167)[0] ** 1.5))
     assert type(runner.measuring.precision) is found
     assert type(runner.network.normalizer) is (GateAfterNormalizer if found is HalfPrecision else type(plain))
