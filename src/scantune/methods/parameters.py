@@ -40,7 +40,8 @@ def adaptors(network: AdaptableNetwork) -> Parameters:
     found = {name: parameter for name, parameter in network.named_parameters() if name.startswith("adaptors.")}
     if not found:
         raise InputError(
-            "The network has no adaptors to move; insert them with Method.equip or scantune.networks.insert_default_adaptors."
+            "The network has no adaptors to move; insert them with Method.equip or "
+            "scantune.networks.insert_default_adaptors."
         )
     return found
 

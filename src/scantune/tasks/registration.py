@@ -15,7 +15,7 @@ World = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Registration(Task):
-    """Reads what `scantune.networks.Registering` gives: label probabilities and the deformation that made them.
+    """Reads what `scantune.networks.RegistrationNetwork` gives: label probabilities and the deformation that made them.
 
     Args:
         smoothness: Weight of the roughness of the velocities in the training loss, beside one minus the soft Dice.

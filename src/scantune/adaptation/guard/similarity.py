@@ -58,7 +58,7 @@ class SimilarityReading:
         """Of all slices, each predicted once.
 
         Args:
-            network: Gives what `scantune.networks.Registering` gives.
+            network: Gives what `scantune.networks.RegistrationNetwork` gives.
             volume: The scan.
             task: How the network's output is read.
             source: The source network's labels `(slices, *spatial)`.
