@@ -16,7 +16,7 @@ from statistics import fmean
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in the workers
 
-from scantune.benchmark.engines import Ended, EngineSettings, RayEngine
+from scantune.benchmark.engines import EngineSettings, JobOutcome, RayEngine
 from scantune.benchmark.expand import Selection
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Job
@@ -45,7 +45,7 @@ class Stopwatch(BenchObserver):
     def tick(self, store: Store) -> None:
         self.workers |= {key: told["pid"] for key, told in store.progress().items()}
 
-    def end(self, job: Job, ended: Ended) -> None:  # noqa: ARG002
+    def end(self, job: Job, ended: JobOutcome) -> None:  # noqa: ARG002
         if job.kind == "adapt":
             self.ended[job.key] = time.perf_counter()
 

@@ -28,13 +28,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scantune.benchmark.engines import Ended, EngineSettings, LocalEngine
-from scantune.benchmark.expand import Graph, Selection, expand
+from scantune.benchmark.engines import EngineSettings, JobOutcome, LocalEngine
+from scantune.benchmark.expand import JobGraph, Selection, expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
-from scantune.benchmark.run import BenchObserver, BenchSummary, Ledger, Work, bench, experiment_text, missing
+from scantune.benchmark.run import (
+    BenchObserver,
+    BenchSummary,
+    JobScheduler,
+    RowCollector,
+    bench,
+    experiment_text,
+    unfinished,
+)
 from scantune.benchmark.store import Store
-from scantune.benchmark.test_scans import SimulatedTrial
+from scantune.benchmark.test_scans import SimulatedScan
 from scantune.config.assignments import table_of_words
 from scantune.scans.files import write_text
 from scantune.training.sources import SPLITS, SimulatedSource
@@ -84,14 +92,14 @@ def _of(name: str, typed: dict[str, object]) -> dict[str, object]:
     return typed
 
 
-def ordered(graphs: Iterable[Graph], people: int) -> list[Job]:
+def ordered(graphs: Iterable[JobGraph], people: int) -> list[Job]:
     """The jobs of all experiments: networks in the order of what waits for them, then person by person."""
     jobs = [job for graph in graphs for job in graph.chosen(Selection(count=people))]
     urgent = strong(jobs)
 
     def urgency(job: Job) -> tuple[int, int]:
         if isinstance(job, Adaptation):
-            return 4, job.trial.number
+            return 4, job.scan.number
         if isinstance(job, FineTuning):
             return 3, 0
         if isinstance(job, Training):
@@ -150,8 +158,8 @@ class Ahead:
 def needs(job: Job) -> tuple[Unit, ...]:
     """The people that a job is about."""
     if isinstance(job, Adaptation):
-        trial = job.trial
-        return ((_any(trial.source), trial.site, "test", trial.number),) if isinstance(trial, SimulatedTrial) else ()
+        scan = job.scan
+        return ((_any(scan.source), scan.site, "test", scan.number),) if isinstance(scan, SimulatedScan) else ()
     plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
     source = plan.source
     if not isinstance(source, SimulatedSource):
@@ -233,7 +241,7 @@ class Journal(BenchObserver):
         """Note the time."""
         self.began[job.key] = time.monotonic()
 
-    def end(self, job: Job, ended: Ended) -> None:
+    def end(self, job: Job, ended: JobOutcome) -> None:
         """Write a line."""
         began, now = self.began.pop(job.key), time.monotonic()
         what = job.row if isinstance(job, Adaptation) else job.title
@@ -253,11 +261,11 @@ class Journal(BenchObserver):
         say(f"done {dict(self.done)} of {dict(self.left)}; training at {' '.join(sorted(at))}")
 
 
-def _all(graph: Graph) -> Iterable[Job]:
+def _all(graph: JobGraph) -> Iterable[Job]:
     return (job for end in graph.rows for job in end.before())
 
 
-class Paced(Work):
+class Paced(JobScheduler):
     """Begins jobs when their scans were simulated."""
 
     ahead: Ahead
@@ -267,7 +275,7 @@ class Paced(Work):
         return super().can_begin(job) and self.ahead.ready(job)
 
 
-class Quiet(Ledger):
+class Quiet(RowCollector):
     """Is written by `collect` alone: with thousands of rows, once for every job is often."""
 
     def write(self) -> None:
@@ -286,13 +294,13 @@ def run(arguments: argparse.Namespace) -> None:
         store.open()
         for name, one in experiments.items():
             write_text(arguments.store / f"{name}.toml", experiment_text(one))
-        left = missing(jobs, store)
+        left = unfinished(jobs, store)
         ahead = Ahead(left, arguments.simulators)
         summary = BenchSummary(jobs=len(jobs), already=len(jobs) - len(left))
         settings, urgent = EngineSettings(arguments.workers, 1, arguments.device), strong(jobs)
         make = functools.partial(Pool, settings=settings, ahead=ahead, urgent=urgent)
         journal = Journal(arguments.store / LOG, {job.key: name for name, own in graphs.items() for job in _all(own)})
-        every = Graph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))
+        every = JobGraph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))
         work = Paced(store, Quiet(store, every), journal, summary)
         work.ahead = ahead
         work.do(left, make)

@@ -22,17 +22,17 @@ from tier1 import LOG, NAMES
 from scantune.benchmark.experiment import Experiment
 from scantune.evaluation.rows import ScoreRow, read_rows, write_rows
 from scantune.report.render import markdown
-from scantune.report.scores import Column, read_scores
-from scantune.report.statistics import Run
-from scantune.report.study import STRONG, TRAINING_SITES, Study
+from scantune.report.scores import SiteColumn, read_scores
+from scantune.report.statistics import RunKey
+from scantune.report.study import STRONG_BASELINES, TRAINING_SITES, Study
 from scantune.report.tables import TABLES
-from scantune.report.write import joined
+from scantune.report.write import join_scores
 
 GUARDED = "guarded"
 SHOWN = ("methods", "in-domain", "registration", "variants", "harm")
 NETWORKS = "tier1-networks.csv"
 
-Changes = dict[Run, tuple[float, float, str]]
+Changes = dict[RunKey, tuple[float, float, str]]
 """Change of Dice without and with the guard against the strong baseline, and what the guard did, by scan."""
 
 
@@ -86,7 +86,7 @@ def page(arguments: argparse.Namespace) -> None:
     files = {name: arguments.results / f"tier1-{name}.csv" for name in NAMES}
     there = {name: path for name, path in files.items() if path.exists() and len(path.read_text().splitlines()) > 1}
     made = {name: Experiment.read(path.with_suffix(".toml")) for name, path in there.items()}
-    study = Study.of(joined([read_scores(path, made[name].table.score) for name, path in there.items()]))
+    study = Study.of(join_scores([read_scores(path, made[name].table.score) for name, path in there.items()]))
     print("\n".join(_page(study, there, made, arguments.results)))
 
 
@@ -154,7 +154,9 @@ def _energies(files: dict[str, Path]) -> Iterator[str]:
     yield "## How well the energy tells shifted scans\n"
     yield _head("cohort", "scans of the training centre", "of test centres", "area under the ROC curve")
     for name, path in files.items():
-        seen = {(r.site, r.subject, r.session): r.energy_before for r in read_rows(path) if r.method == STRONG[0]}
+        seen = {
+            (r.site, r.subject, r.session): r.energy_before for r in read_rows(path) if r.method == STRONG_BASELINES[0]
+        }
         home = [energy for (site, *_), energy in seen.items() if site == TRAINING_SITES[name]]
         away = [energy for (site, *_), energy in seen.items() if site != TRAINING_SITES[name]]
         yield _line([name, len(home), len(away), f"{auroc(home, away):.3f}"])
@@ -166,7 +168,7 @@ def auroc(lower: Sequence[float], higher: Sequence[float]) -> float:
     return fmean((b > a) + 0.5 * (b == a) for a in lower for b in higher)
 
 
-def changes(study: Study, columns: Iterable[Column], method: str, guarded: str) -> Changes:
+def changes(study: Study, columns: Iterable[SiteColumn], method: str, guarded: str) -> Changes:
     """Of all scans of these columns that have all three scores."""
     found: Changes = {}
     for column in columns:
@@ -189,7 +191,7 @@ def _guard(study: Study) -> Iterator[str]:
         "cohort, method", "scans", "harmful, let through", "improved, stay", "caught", "rolled back", "gain", "worst"
     )
     tested = study.columns(training=False)
-    groups: dict[str, list[Column]] = {"all": tested}
+    groups: dict[str, list[SiteColumn]] = {"all": tested}
     for column in tested:
         groups.setdefault(column.cohort, []).append(column)
     for cohort, columns in groups.items():
@@ -223,7 +225,7 @@ def _judged(found: Changes) -> list[str]:
 def _centres(study: Study) -> Iterator[str]:
     yield "## foe-cnn-pca under the guard, by centre\n"
     actions = ("kept", "rolled back", "skipped")
-    yield _head("cohort, centre", "scans", STRONG[0], "foe-cnn-pca", GUARDED, "worst scan", *actions)
+    yield _head("cohort, centre", "scans", STRONG_BASELINES[0], "foe-cnn-pca", GUARDED, "worst scan", *actions)
     for column in study.columns(training=False):
         guarded = study.scores.cells.get((column, f"foe-cnn-pca, {GUARDED}"), {})
         found = changes(study, [column], "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")

@@ -17,7 +17,7 @@ from scantune.adaptation.outcomes import ScanObserver
 from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
-from scantune.evaluation.evaluate import COLUMNS
+from scantune.evaluation.evaluate import EVALUATION_COLUMNS
 from scantune.scans.case import LabelMap
 from scantune.scans.io import write_image, write_labels
 from scantune.scans.preprocess import Preprocessing
@@ -121,7 +121,7 @@ def test_every_score_is_in_the_file(run):
     assert len(rows) == len(wanted) == 3 + 2 * 6
     assert found == pytest.approx(wanted, abs=1e-6)
     assert {row["cohort"] for row in rows} == {"contrasts"}
-    assert tuple(rows[0]) == COLUMNS[:7]
+    assert tuple(rows[0]) == EVALUATION_COLUMNS[:7]
 
 
 def test_each_shifted_centre_has_a_figure(run):

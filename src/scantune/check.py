@@ -16,7 +16,7 @@ from scantune.datasets import DATASETS, DataSet, find_layout
 from scantune.datasets.inspect import NOTES, ScanSummary, inspect_scan
 from scantune.datasets.subjects import SPLITS, subjects_in_two_splits
 from scantune.errors import InputError
-from scantune.plots.contact_sheet import View, contact_sheet
+from scantune.plots.contact_sheet import CentreView, contact_sheet
 from scantune.plots.files import save_figure
 from scantune.runtime.processes import in_parallel
 from scantune.scans.files import require_writable, write_text
@@ -205,7 +205,7 @@ def _draw(looks: Sequence[ScanSummary], report: CheckReport, path: Path) -> None
         if case.reference is None:
             case = dataclasses.replace(case, reference=np.zeros(case.shape, np.uint8))
         size = " x ".join(f"{edge:.3g}" for edge in case.spacing)
-        views.append(View(site or report.dataset, f"{case.name}, {size} mm", case))
+        views.append(CentreView(site or report.dataset, f"{case.name}, {size} mm", case))
     if views:
         save_figure(contact_sheet(views, _outlined(report), "One scan of each site"), path, dots_per_inch=150)
 

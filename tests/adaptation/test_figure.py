@@ -13,7 +13,7 @@ from scantune import AdaptableNetwork, Case, FieldOfExperts, Model, adapt
 from scantune.adaptation.figure import case_figure, pixel_aspect, plot_trace
 from scantune.adaptation.guard.base import Decision
 from scantune.errors import InputError
-from scantune.plots.colours import COLOURS, WRONG, structure_colours
+from scantune.plots.colours import ERROR_COLOUR, STRUCTURE_COLOURS, structure_colours
 from scantune.plots.files import save_figure
 from scantune.scans.preprocess import Preprocessing
 
@@ -86,24 +86,26 @@ def test_a_scan_without_a_reference_shows_what_was_changed(model):
 
 def test_labels_are_drawn_in_their_colours_and_named_in_the_legend(figure):
     drawn = layer(figure, "Reference")
-    disc, ring = (np.all(drawn == to_rgba(colour), axis=-1) for colour in COLOURS[:2])
+    disc, ring = (np.all(drawn == to_rgba(colour), axis=-1) for colour in STRUCTURE_COLOURS[:2])
     assert (int(disc.sum()), int(ring.sum())) == (8 * 14 - 2 * 4, 2 * 4)  # those of the second slice
     assert np.all(drawn[~disc & ~ring] == 0)
     legend = figure.legends[0]
     assert [text.get_text() for text in legend.texts] == ["disc", "ring", "wrong"]
-    assert [patch.get_facecolor() for patch in legend.get_patches()] == [*map(to_rgba, [*COLOURS[:2], WRONG])]
+    assert [patch.get_facecolor() for patch in legend.get_patches()] == [
+        *map(to_rgba, [*STRUCTURE_COLOURS[:2], ERROR_COLOUR])
+    ]
 
 
 def test_errors_are_where_segmentation_and_reference_differ(figure):
     for name in ("Before", "After"):
-        wrong = np.all(layer(figure, f"Wrong {name.lower()}") == to_rgba(WRONG), axis=-1)
+        wrong = np.all(layer(figure, f"Wrong {name.lower()}") == to_rgba(ERROR_COLOUR), axis=-1)
         np.testing.assert_array_equal(wrong, np.any(layer(figure, name) != layer(figure, "Reference"), axis=-1))
 
 
 def test_the_slice_lies_as_radiologists_look_at_it(figure):
     drawn = layer(figure, "Reference")
     rows, columns = np.nonzero(drawn[..., 3])
-    ring = np.argwhere(np.all(drawn == to_rgba(COLOURS[1]), axis=-1))
+    ring = np.argwhere(np.all(drawn == to_rgba(STRUCTURE_COLOURS[1]), axis=-1))
     # The array runs to the right and to anterior, so the picture is upside down and mirrored: the ring, at the
     # low end of both axes within the disc, lies low and to the right.
     assert ring[:, 0].mean() > rows.mean()
@@ -176,15 +178,15 @@ def test_colours_go_by_the_labels_order_and_start_again_when_used_up():
     names = {f"s{value}": value for value in range(9, -1, -1)}
     colours = structure_colours(names)
     assert list(colours) == [f"s{value}" for value in range(1, 10)]
-    assert [colours[f"s{value}"] for value in range(1, 8)] == list(COLOURS)
-    assert colours["s8"] == COLOURS[0]
+    assert [colours[f"s{value}"] for value in range(1, 8)] == list(STRUCTURE_COLOURS)
+    assert colours["s8"] == STRUCTURE_COLOURS[0]
 
 
 def test_structures_differ_in_lightness_too():
     def lightness(colour):
         return math.sqrt(np.dot([0.299, 0.587, 0.114], np.square(to_rgba(colour)[:3])))
 
-    ordered = sorted(map(lightness, COLOURS[:3]))
+    ordered = sorted(map(lightness, STRUCTURE_COLOURS[:3]))
     assert min(np.diff(ordered)) > 0.1
 
 

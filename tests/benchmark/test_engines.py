@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from scantune.benchmark.engines import ENGINES, Ended, EngineSettings, LocalEngine
-from scantune.benchmark.engines.base import carry_out
+from scantune.benchmark.engines import ENGINES, EngineSettings, JobOutcome, LocalEngine
+from scantune.benchmark.engines.base import run_job
 from scantune.benchmark.expand import Selection
 from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.jobs import Place
+from scantune.benchmark.jobs import JobEnvironment
 from scantune.benchmark.run import bench
 from scantune.benchmark.store import Store
 from scantune.errors import InputError
@@ -165,13 +165,13 @@ class Deadly:
 
 
 def test_a_job_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("scantune.benchmark.engines.local.RETRIES", 1)
+    monkeypatch.setattr("scantune.benchmark.engines.local.MAX_RETRIES", 1)
     store = Store(tmp_path)
     store.open()
     with LocalEngine(store, ONE) as engine:
         engine.submit(Deadly())
         ended = awaited(lambda: engine.wait(0.5))
-    assert ended == [Ended("f00", "Its process died 2 times; was there enough memory?")]
+    assert ended == [JobOutcome("f00", "Its process died 2 times; was there enough memory?")]
     assert not (tmp_path / "jobs" / "f00").exists()
 
 
@@ -197,7 +197,7 @@ def test_a_job_leaves_the_memory_of_a_gpu_to_others(fails, tmp_path, monkeypatch
     store.open()
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: found.append(left[0]()))
-    ended = carry_out(Ringed(left, fails), Place(store.finished, store.running, "cpu"), store)
+    ended = run_job(Ringed(left, fails), JobEnvironment(store.finished, store.running, "cpu"), store)
     assert ended.reason == ("It fails." if fails else "")
     assert found == [None]
 

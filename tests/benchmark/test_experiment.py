@@ -42,7 +42,7 @@ def test_there_is_one_for_every_experiment_of_the_paper():
 
 
 def test_registration_is_compared_with_what_can_register(graphs):
-    rows = {job.row for job in graphs["registration"].rows if job.trial.site != "HCP"}
+    rows = {job.row for job in graphs["registration"].rows if job.scan.site != "HCP"}
     assert rows == {
         "baseline",
         "strong baseline",
@@ -52,7 +52,7 @@ def test_registration_is_compared_with_what_can_register(graphs):
         "instance, default",
         "supervised",
     }
-    assert {job.trial.site for job in graphs["registration"].rows} == {"HCP", "AS", "OASIS"}
+    assert {job.scan.site for job in graphs["registration"].rows} == {"HCP", "AS", "OASIS"}
     (network, _) = of_kind(graphs["registration"], Training)
     assert network.settings()["task"]["name"] == "registration"
 
@@ -64,9 +64,9 @@ def test_ten_people_of_each_test_centre_and_nine_of_the_spine(name, people, home
     # Hearts are scanned twice; baselines are scored at home, too. Every other row is not.
     graph = graphs[name]
     home = graph.rows[0].network.plan.source.known.source
-    assert len({job.trial.identity for job in graph.rows if job.trial.site != home}) == people
-    assert len({job.trial.identity for job in graph.rows if job.trial.site == home}) == homes
-    assert {job.row for job in graph.rows if job.trial.site == home} == {"baseline", "strong baseline"}
+    assert len({job.scan.identity for job in graph.rows if job.scan.site != home}) == people
+    assert len({job.scan.identity for job in graph.rows if job.scan.site == home}) == homes
+    assert {job.row for job in graph.rows if job.scan.site == home} == {"baseline", "strong baseline"}
 
 
 @pytest.mark.parametrize("name", ANATOMIES)
@@ -130,9 +130,9 @@ def test_a_data_set_takes_the_place_of_the_cohort_by_one_line(tmp_path):
     assert experiment.recipe.preprocessing["n4"] is True
     assert Experiment.read("spine").recipe.preprocessing["n4"] is False
     graph = expand(experiment)
-    assert [job.trial.site for job in graph.rows if job.row == "entropy"] == ["north", "north", "south"]
+    assert [job.scan.site for job in graph.rows if job.row == "entropy"] == ["north", "north", "south"]
     assert {job.cohort for job in graph.rows} == {"csv"}
-    assert all(job.run_as.batch == 2 for job in graph.rows if job.run_as.preset == "paper")
+    assert all(job.arguments.batch == 2 for job in graph.rows if job.arguments.preset == "paper")
 
 
 def test_a_second_data_set_adds_centres_to_test_at(tmp_path):
@@ -146,7 +146,7 @@ def test_a_second_data_set_adds_centres_to_test_at(tmp_path):
     further = [word.replace("data.", "tests.csv.") for word in structures]
     experiment = Experiment.read("spine", structures + further, [("csv", str(first)), ("csv", str(second))])
     graph = expand(experiment)
-    assert {job.trial.site for job in graph.rows} == {"home", "north", "south", "east", "west"}
+    assert {job.scan.site for job in graph.rows} == {"home", "north", "south", "east", "west"}
 
 
 def test_what_differs_for_real_scans_is_said_of_the_data_sets_in_use_alone():
@@ -197,7 +197,7 @@ def test_what_a_scan_holds_is_part_of_its_jobs_and_where_it_lies_is_not(tmp_path
     scan.write_bytes((tmp_path / "two" / "north2_image.nii.gz").read_bytes())
     other = expand(Experiment.read(tmp_path / "two" / "toy.toml"))
     pairs = zip(first.rows, other.rows, strict=True)
-    assert {one.trial.title for one, two in pairs if one.key != two.key} == {"north north3_image"}
+    assert {one.scan.title for one, two in pairs if one.key != two.key} == {"north north3_image"}
 
 
 @pytest.mark.parametrize(

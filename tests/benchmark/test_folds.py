@@ -11,7 +11,7 @@ from scantune.benchmark.folds import folds_of
 from scantune.benchmark.jobs import FineTuning, Training
 from scantune.benchmark.run import bench
 from scantune.datasets import DATASETS
-from scantune.evaluation.rows import COLUMNS, ROWS, read_rows, write_rows
+from scantune.evaluation.rows import ROWS_FILE, SCORE_COLUMNS, read_rows, write_rows
 from scantune.report.scores import read_scores
 from scantune.report.study import Study
 from scantune.training.case_sources import DataSetSource
@@ -57,12 +57,12 @@ def test_the_folds_of_a_data_set_test_whoever_it_tests_when_they_are_pooled(name
 
 def test_every_person_is_tested_once_by_a_network_that_has_not_seen_them(spine):
     rows = [job for job in spine.rows if job.row == "strong baseline"]
-    assert Counter(job.trial.site for job in rows) == {"PM": 9, "USZ": 9, "VU": 9, "UCL": 9}
-    assert len({job.trial.identity for job in rows}) == len(rows)
+    assert Counter(job.scan.site for job in rows) == {"PM": 9, "USZ": 9, "VU": 9, "UCL": 9}
+    assert len({job.scan.identity for job in rows}) == len(rows)
     assert Counter(job.fold for job in rows) == {"1": 12, "2": 12, "3": 12}
     for job in rows:
         seen = [entry.name for split in ("train", "validation") for entry in job.network.plan.source.entries(split)]
-        assert len(seen) == 7 and job.trial.entry.name not in seen
+        assert len(seen) == 7 and job.scan.entry.name not in seen
 
 
 def test_each_fold_has_networks_of_its_own_that_all_its_rows_share(spine):
@@ -76,7 +76,7 @@ def test_each_fold_has_networks_of_its_own_that_all_its_rows_share(spine):
 
 
 def test_people_are_counted_through_all_folds(spine):
-    numbers = sorted(job.trial.number for job in spine.rows if (job.row, job.trial.site) == ("entropy", "UCL"))
+    numbers = sorted(job.scan.number for job in spine.rows if (job.row, job.scan.site) == ("entropy", "UCL"))
     assert numbers == list(range(9))
     few = [job for job in spine.chosen(Selection(count=3)) if isinstance(job, Training)]
     assert {job.title.rsplit(", ", 1)[1] for job in few} == {"fold 1"}
@@ -92,12 +92,12 @@ def test_a_fold_that_is_asked_for_is_the_only_one(roots, spine):
 def test_folds_of_a_data_set_for_testing_share_the_network_but_not_what_goes_on_training_there(roots):
     names = ("nci-isbi-2013", "promise12")
     rows = expand(Experiment.read("prostate", datasets=[(name, str(roots[name])) for name in names])).rows
-    there = [job for job in rows if job.trial.site == "HK"]
+    there = [job for job in rows if job.scan.site == "HK"]
     assert Counter(job.fold for job in there if job.row == "entropy") == {"1": 5, "2": 5}
     assert len({job.network.key for job in there if job.row == "entropy"}) == 1
     assert len(of_kind([job for job in there if job.row == "supervised"], FineTuning)) == 2
-    at_home = [job for job in rows if (job.row, job.trial.site) == ("strong baseline", "RUNMC")]
-    assert {job.fold for job in at_home} == {"1"} and len({job.trial.identity for job in at_home}) == len(at_home)
+    at_home = [job for job in rows if (job.row, job.scan.site) == ("strong baseline", "RUNMC")]
+    assert {job.fold for job in at_home} == {"1"} and len({job.scan.identity for job in at_home}) == len(at_home)
 
 
 def test_without_folds_there_is_one_turn_with_the_sources_as_they_are():
@@ -135,8 +135,8 @@ def test_rows_tell_the_fold_and_a_report_pools_the_people_of_all(roots, tmp_path
 
 
 def test_rows_of_older_versions_have_no_fold(tmp_path):
-    write_rows(tmp_path / ROWS, [ROW])
-    lines = [line.rsplit(",", 1) for line in (tmp_path / ROWS).read_text(encoding="utf-8").splitlines()]
-    assert (lines[0][1], COLUMNS[-1]) == ("fold", "fold")
-    (tmp_path / ROWS).write_text("\n".join(line[0] for line in lines) + "\n")
+    write_rows(tmp_path / ROWS_FILE, [ROW])
+    lines = [line.rsplit(",", 1) for line in (tmp_path / ROWS_FILE).read_text(encoding="utf-8").splitlines()]
+    assert (lines[0][1], SCORE_COLUMNS[-1]) == ("fold", "fold")
+    (tmp_path / ROWS_FILE).write_text("\n".join(line[0] for line in lines) + "\n")
     assert [astuple(row) for row in read_rows(tmp_path)] == [astuple(ROW)]

@@ -14,18 +14,18 @@ import torch
 from rich.console import Console
 
 import scantune
-from scantune.benchmark.engines.base import Ended, Engine, EngineSettings, carry_out
+from scantune.benchmark.engines.base import Engine, EngineSettings, JobOutcome, run_job
 from scantune.benchmark.expand import Selection, expand
 from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.jobs import MODEL, Adaptation, Place
-from scantune.benchmark.jobs.scoring import seen
+from scantune.benchmark.jobs import MODEL, Adaptation, JobEnvironment
+from scantune.benchmark.jobs.scoring import restrict_to_slab
 from scantune.benchmark.run import BenchObserver, bench
 from scantune.benchmark.store import Store
 from scantune.cli.bench_display import BenchDisplay, bench_table
 from scantune.cli.main import main
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice, surface_distances
-from scantune.evaluation.rows import MEASURED, ROWS, read_rows
+from scantune.evaluation.rows import MEASURED_COLUMNS, ROWS_FILE, read_rows
 from scantune.runtime.version import installed_version
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels
@@ -50,8 +50,8 @@ class Here(Engine):
 
     def submit(self, job):
         self.done.append(job)
-        place = Place(self.store.finished, self.store.running, "cpu")
-        self.ended.append(carry_out(job, place, self.store))
+        place = JobEnvironment(self.store.finished, self.store.running, "cpu")
+        self.ended.append(run_job(job, place, self.store))
 
     def wait(self, seconds):
         ended, self.ended = self.ended, []
@@ -67,7 +67,7 @@ def run(path, out, *sets, selection=None, observer=None):
 
 def timeless(folder):
     """The text of the rows without what differs from run to run."""
-    blank = dict.fromkeys(MEASURED, 0.0)
+    blank = dict.fromkeys(MEASURED_COLUMNS, 0.0)
     return "\n".join(str(astuple(replace(row, **blank))) for row in read_rows(folder))
 
 
@@ -103,14 +103,14 @@ def test_a_run_leaves_a_row_for_every_scan_and_structure(whole):
 
 def test_a_row_says_what_a_plain_adaptation_gives(path, whole):
     job = next(job for job in expand(Experiment.read(path)).rows if job.row == "foe-cnn")
-    place = Place(whole / "jobs", whole / "running", "cpu")
+    place = JobEnvironment(whole / "jobs", whole / "running", "cpu")
     model = replace(place.model(job.network), prior=place.model(job.prior).prior)
-    case = job.trial.read(torch.device("cpu"))
+    case = job.scan.read(torch.device("cpu"))
     result = scantune.adapt(
         model, case, method="foe-cnn", preset="paper", steps=2, batch=2, guard=False, device="cpu", seed=0
     )
     rows = {row.structure: row for row in read_rows(whole / "jobs" / job.key)}
-    assert (case.subject, job.trial.site) == ("north2", "north")
+    assert (case.subject, job.scan.site) == ("north2", "north")
     reference = read_labels(path.parent / "north2_labels.nii.gz").labels
     for name, value in (("rim", 1), ("core", 2)):
         assert rows[name].dice == dice(result.prediction, reference, value) > 0.1
@@ -130,10 +130,10 @@ def test_a_row_says_what_a_plain_adaptation_gives(path, whole):
 
 def test_the_benchmark_starts_from_the_strong_baseline_with_scans_of_the_centre(path, whole):
     rows = [job for job in expand(Experiment.read(path)).rows if job.row == "supervised"]
-    place = Place(whole / "jobs", whole / "running", "cpu")
+    place = JobEnvironment(whole / "jobs", whole / "running", "cpu")
     for job in rows:
         record = place.model(job.network).provenance
-        assert record["data"]["site"] == (job.trial.site,) or record["data"]["site"] == [job.trial.site]
+        assert record["data"]["site"] == (job.scan.site,) or record["data"]["site"] == [job.scan.site]
         assert record["start"]["fingerprint"] == place.model(job.network.start).fingerprint
     assert len({job.network.key for job in rows}) == 2
     energies = {row.energy_before for row in read_rows(whole) if row.method == "supervised"}
@@ -141,10 +141,10 @@ def test_the_benchmark_starts_from_the_strong_baseline_with_scans_of_the_centre(
 
 
 def test_a_second_run_does_nothing(path, whole):
-    before = (whole / ROWS).read_bytes()
+    before = (whole / ROWS_FILE).read_bytes()
     summary, done = run(path, whole)
     assert (done, summary.already) == ([], summary.jobs)
-    assert (whole / ROWS).read_bytes() == before
+    assert (whole / ROWS_FILE).read_bytes() == before
 
 
 def test_a_change_does_again_what_depends_on_it(path, whole, tmp_path):
@@ -157,7 +157,7 @@ def test_a_change_does_again_what_depends_on_it(path, whole, tmp_path):
         row.settings for row in new if row.method == "entropy"
     )
     _, done = run(path, out)
-    assert not done and (out / ROWS).read_bytes() == (whole / ROWS).read_bytes()
+    assert not done and (out / ROWS_FILE).read_bytes() == (whole / ROWS_FILE).read_bytes()
     assert summary.already == summary.jobs - 3
 
 
@@ -197,10 +197,10 @@ def test_steps_are_watched_and_scans_kept_without_changing_a_row(path, whole, tm
     out = shutil.copytree(whole, tmp_path / "out")
     sets = ["experiment.watch=[0, 2, 9]", "experiment.keep=1"]
     run(path, out, *sets, selection=Selection(methods=("strong baseline", "foe-cnn")))
-    blank = {**dict.fromkeys(MEASURED, 0.0), "settings": "", "job": ""}
+    blank = {**dict.fromkeys(MEASURED_COLUMNS, 0.0), "settings": "", "job": ""}
     plain, watched = ([replace(row, **blank) for row in read_rows(folder)] for folder in (whole, out))
     assert [row for row in plain if row.method == "foe-cnn"] == [row for row in watched if row.method == "foe-cnn"]
-    jobs = {(job.row, job.trial.site, job.trial.number): job.key for job in expand(Experiment.read(path, sets)).rows}
+    jobs = {(job.row, job.scan.site, job.scan.number): job.key for job in expand(Experiment.read(path, sets)).rows}
     folder = out / "jobs" / jobs["foe-cnn", "north", 0]
     trace = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
     noted = {row["step"]: row["dices"] for row in trace if "dices" in row}
@@ -221,7 +221,7 @@ def test_a_method_that_draws_its_start_is_watched_from_there(path, whole, tmp_pa
     out = shutil.copytree(whole, tmp_path / "out")
     sets = ["experiment.watch=[0]", 'experiment.methods=["strong baseline", "ae"]']
     run(path, out, *sets, selection=Selection(methods=("strong baseline", "ae"), centres=("south",)))
-    jobs = {job.row: job.key for job in expand(Experiment.read(path, sets)).rows if job.trial.site == "south"}
+    jobs = {job.row: job.key for job in expand(Experiment.read(path, sets)).rows if job.scan.site == "south"}
     first = json.loads((out / "jobs" / jobs["ae"] / "trace.json").read_text(encoding="utf-8"))[0]
     source = {row.structure: row.dice for row in read_rows(out / "jobs" / jobs["strong baseline"])}
     assert first["dices"].keys() == source.keys() and first["dices"]["mean"] != source["mean"]
@@ -282,10 +282,10 @@ def test_what_lies_beyond_a_slab_is_not_scored():
     rng = np.random.default_rng(0)
     case = Case("scan", rng.random((24, 24, 20), np.float32), np.eye(4), rng.integers(0, 3, (24, 24, 20)))
     whole = Preprocessing(size=(24, 24))
-    assert seen(case, whole) is case
+    assert restrict_to_slab(case, whole) is case
     slab = replace(whole, slab=(6.0, 8.0))
     first, count = (slab.apply(case).slab.first, slab.apply(case).slab.count)
-    reference = seen(case, slab).reference
+    reference = restrict_to_slab(case, slab).reference
     inside = slice(first, first + count)
     assert count == 6 and np.array_equal(reference[..., inside], case.reference[..., inside])
     assert reference.sum() == case.reference[..., inside].sum()
@@ -314,13 +314,13 @@ def test_the_display_counts_jobs_and_tells_the_time_left(tmp_path):
         for job in jobs[:2]:
             display.start(job)
         Store(tmp_path).note_progress("a1", {"done": 5, "steps": 12})
-        display.end(jobs[0], Ended("a0"))
+        display.end(jobs[0], JobOutcome("a0"))
         display.took["adapt"] = [60.0]
         assert display.seconds_left() == pytest.approx(3 * 60, abs=5)
         display.tick(Store(tmp_path))
         display.start(jobs[2])
         assert display.seconds_left() == pytest.approx(3 * 60 / 2, abs=5)
-        display.end(jobs[2], Ended("a2", "No reason."))
+        display.end(jobs[2], JobOutcome("a2", "No reason."))
         assert display.line().startswith("4 done, 1 running, 1 to do, 1 failed; left: ")
         display.live.refresh()
     assert "entropy, north 1, 5 of 12" in text.getvalue()
@@ -351,7 +351,7 @@ def test_models_that_only_finished_rows_need_are_not_made_again(path, whole, tmp
 
 def test_people_of_all_centres_come_in_turn_and_the_rows_of_a_scan_together(path):
     jobs = [job for job in expand(Experiment.read(path)).chosen(Selection()) if isinstance(job, Adaptation)]
-    scans = [job.trial.title for job in jobs]
+    scans = [job.scan.title for job in jobs]
     assert list(dict.fromkeys(scans)) == [
         "home home3_image", "north north2_image", "south south2_image", "north north3_image"
     ]  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from scantune.benchmark import test_scans as trials_module
-from scantune.benchmark.test_scans import at_site, identity, sites, training_site, trials
+from scantune.benchmark.test_scans import at_site, held_out_scans, identity, sites, training_site
 from scantune.errors import InputError
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def test_a_trial_is_the_person_of_the_cohort_in_that_state():
     source = SimulatedSource("cardiac", slices=1)
-    listed = trials(source, "UHE")
+    listed = held_out_scans(source, "UHE")
     assert len(listed) == 20 and len({trial.identity for trial in listed}) == 20
     second = [trial for trial in listed if trial.number == 1]
     expected = list(COHORTS["cardiac"].cases("UHE", "test", slices=1, count=2))[2:]
@@ -40,17 +40,17 @@ def test_sites_and_where_training_takes_place():
 def test_where_simulated_scans_are_kept_is_no_part_of_what_they_are(tmp_path):
     plain, kept = SimulatedSource("spine"), SimulatedSource("spine", cache=str(tmp_path))
     assert identity(plain, Preprocessing()) == identity(kept, Preprocessing())
-    assert [t.identity for t in trials(plain, "VU")] == [t.identity for t in trials(kept, "VU")]
+    assert [t.identity for t in held_out_scans(plain, "VU")] == [t.identity for t in held_out_scans(kept, "VU")]
     other = SimulatedSource("spine", seed=1)
-    assert {t.identity for t in trials(plain, "VU")}.isdisjoint(t.identity for t in trials(other, "VU"))
+    assert {t.identity for t in held_out_scans(plain, "VU")}.isdisjoint(t.identity for t in held_out_scans(other, "VU"))
     fewer = SimulatedSource("spine", train=2)
     assert identity(plain, Preprocessing()) != identity(fewer, Preprocessing())
 
 
 def test_scans_of_another_version_of_the_simulation_are_other_scans(monkeypatch):
     source = SimulatedSource("spine")
-    before = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}
+    before = {identity(source, Preprocessing()), *(trial.identity for trial in held_out_scans(source, "VU"))}
     monkeypatch.setattr(trials_module, "VERSION", trials_module.VERSION + 1)
-    after = {identity(source, Preprocessing()), *(trial.identity for trial in trials(source, "VU"))}
+    after = {identity(source, Preprocessing()), *(trial.identity for trial in held_out_scans(source, "VU"))}
     assert len(before) == len(after) == 10
     assert before.isdisjoint(after)

@@ -22,7 +22,7 @@ from scantune.cohorts.write import CohortSettings, write_cohort
 from scantune.config.recipe import read_recipe
 from scantune.config.toml import toml
 from scantune.errors import InputError
-from scantune.plots.contact_sheet import View, contact_sheet, scanner_summary
+from scantune.plots.contact_sheet import CentreView, contact_sheet, scanner_summary
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Preprocessing
@@ -425,7 +425,7 @@ def case(shape=(20, 30, 3), spacing=(2.0, 2.0, 5.0), at=slice(8, 14)):
 
 @pytest.mark.parametrize("centres", [1, 3, 7])
 def test_the_contact_sheet_has_a_pair_of_panels_for_every_centre(centres):
-    views = [View(f"centre {number}", "3 T, spin echo", case()) for number in range(centres)]
+    views = [CentreView(f"centre {number}", "3 T, spin echo", case()) for number in range(centres)]
     figure = contact_sheet(views, {"core": 1, "rim": 2}, "toys")
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
     assert titles == [view.centre for view in views]
@@ -434,7 +434,7 @@ def test_the_contact_sheet_has_a_pair_of_panels_for_every_centre(centres):
 
 
 def test_a_contact_sheet_shows_the_middle_of_the_largest_structure():
-    figure = contact_sheet([View("c", "", case())], {"core": 1, "rim": 2}, "")
+    figure = contact_sheet([CentreView("c", "", case())], {"core": 1, "rim": 2}, "")
     upper, lower = figure.axes
     np.testing.assert_array_equal(upper.images[0].get_array(), case().image[::-1, ::-1, 2].T)
     left, right = lower.get_xlim()
@@ -444,13 +444,13 @@ def test_a_contact_sheet_shows_the_middle_of_the_largest_structure():
 
 
 def test_structures_that_fill_the_picture_have_no_close_up():
-    upper, lower = contact_sheet([View("c", "", case(at=slice(2, 18)))], {"core": 1, "rim": 2}, "").axes
+    upper, lower = contact_sheet([CentreView("c", "", case(at=slice(2, 18)))], {"core": 1, "rim": 2}, "").axes
     assert upper.get_xlim() == lower.get_xlim()
     assert not upper.patches
 
 
 def test_all_centres_are_drawn_on_one_scale():
-    views = [View("small", "", case()), View("large", "", case((40, 60, 3)))]
+    views = [CentreView("small", "", case()), CentreView("large", "", case((40, 60, 3)))]
     panels = contact_sheet(views, {"core": 1, "rim": 2}, "").axes[::2]
     assert panels[0].get_xlim() == panels[1].get_xlim() == pytest.approx((-40, 40))
     assert panels[0].images[0].get_extent() == pytest.approx([-20, 20, -30, 30])
@@ -458,7 +458,7 @@ def test_all_centres_are_drawn_on_one_scale():
 
 def test_a_scan_without_structures_can_be_drawn():
     empty = dataclasses.replace(case(), reference=np.zeros((20, 30, 3), np.uint8))
-    upper, _ = contact_sheet([View("c", "", empty)], {"core": 1}, "").axes
+    upper, _ = contact_sheet([CentreView("c", "", empty)], {"core": 1}, "").axes
     np.testing.assert_array_equal(upper.images[0].get_array(), empty.image[::-1, ::-1, 1].T)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scantune.errors import InputError
 from scantune.evaluation import metrics
-from scantune.evaluation.evaluate import COLUMNS, evaluate
+from scantune.evaluation.evaluate import EVALUATION_COLUMNS, evaluate
 from scantune.scans.io import read_scan
 from scantune.scans.names import images_in, match, scan_name
 
@@ -122,7 +122,7 @@ def test_score_file_has_the_promised_columns_and_the_metrics_values(folders, tmp
     with out.open() as stream:
         rows = list(csv.DictReader(stream))
     assert list(rows[0])[:8] == ["cohort", "site", "subject", "method", "seed", "structure", "dice", "hd95"]
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == EVALUATION_COLUMNS
     assert [row["structure"] for row in rows] == ["csf", "gm"]
     assert (rows[0]["cohort"], rows[0]["site"], rows[0]["subject"]) == ("toy", "north", "a")
     expected = metrics.score(prediction, reference, 2, (1.0, 2.0, 3.0))

@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import COLUMNS, ROWS, ScoreRow, read_rows, write_parquet, write_rows
+from scantune.evaluation.rows import ROWS_FILE, SCORE_COLUMNS, ScoreRow, read_rows, write_parquet, write_rows
 
 ROW = ScoreRow(
     *("prostate", "BMC", "P1", "", "foe-cnn-pca, lambda 1", 0, "TZ", 0.1 + 0.2, 3.5, 1.25, 20.0, 21.5),
@@ -26,7 +26,7 @@ def test_the_columns_are_those_that_scripts_rely_on():
         "cohort,site,subject,session,method,seed,structure,dice,hd95,asd,volume_ml,reference_ml,energy_before,"
         "energy_after,decision,steps,seconds,seconds_per_step,peak_memory_mb,device,commit,settings,tier,job,fold"
     )
-    assert ",".join(COLUMNS) == expected
+    assert ",".join(SCORE_COLUMNS) == expected
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
@@ -47,7 +47,7 @@ def test_numbers_that_there_are_none_of_are_empty_fields(tmp_path):
 
 
 def test_a_bench_folder_stands_for_its_rows(tmp_path):
-    write_rows(tmp_path / ROWS, [ROW])
+    write_rows(tmp_path / ROWS_FILE, [ROW])
     assert read_rows(tmp_path) == [ROW]
 
 
@@ -55,8 +55,8 @@ def test_a_bench_folder_stands_for_its_rows(tmp_path):
     ("text", "told"),
     [
         ("cohort,site\na,b\n", "the column subject is missing"),
-        (",".join(c for c in COLUMNS if c != "dice") + "\n" + "0," * 22 + "0\n", "the column dice is missing"),
-        (",".join(COLUMNS) + "\na,b,c\n", "is missing, or a line is short of it"),
+        (",".join(c for c in SCORE_COLUMNS if c != "dice") + "\n" + "0," * 22 + "0\n", "the column dice is missing"),
+        (",".join(SCORE_COLUMNS) + "\na,b,c\n", "is missing, or a line is short of it"),
     ],
 )
 def test_other_tables_are_refused_by_the_column_they_lack(tmp_path, text, told):

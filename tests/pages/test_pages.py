@@ -18,7 +18,7 @@ from jinja2 import UndefinedError
 from markupsafe import escape
 
 from scantune.evaluation.metrics import dice
-from scantune.evaluation.rows import KINDS, ScoreRow, read_rows, write_rows
+from scantune.evaluation.rows import COLUMN_TYPES, ScoreRow, read_rows, write_rows
 from scantune.pages import IndexRow, render, volumes
 from scantune.pages.case import case_page, sentence
 from scantune.pages.charts import Scale, layers_chart, trace_chart
@@ -293,7 +293,9 @@ def bench_job(folder, name, kept):
     place.mkdir(parents=True)
     facts = {"cohort": "c", "site": "s", "subject": "p", "method": "foe-cnn", "structure": "mean", "job": name}
     kinds = {str: "", int: 0, float: 0.5}
-    write_rows(place / "rows.csv", [ScoreRow(**{key: facts.get(key, kinds[kind]) for key, kind in KINDS.items()})])
+    write_rows(
+        place / "rows.csv", [ScoreRow(**{key: facts.get(key, kinds[kind]) for key, kind in COLUMN_TYPES.items()})]
+    )
     record = {"scan": "p_ED", "reason": "why not.", "labels": LABELS, "decision": "kept", "facts": {"best_step": 3}}
     (place / "manifest.json").write_text(json.dumps(record))
     (place / "trace.json").write_text(json.dumps(trace()))

@@ -19,17 +19,17 @@ from scipy import stats
 
 from scantune.cli.main import main
 from scantune.errors import InputError
-from scantune.evaluation.rows import COLUMNS, ScoreRow, write_rows
-from scantune.report.bench_folder import Plan
+from scantune.evaluation.rows import SCORE_COLUMNS, ScoreRow, write_rows
+from scantune.report.bench_folder import BenchFolder
 from scantune.report.figures import FIGURES
 from scantune.report.figures.densities import LeastGaussian, density_figure, least_gaussian
-from scantune.report.render import LINES, latex, markdown
-from scantune.report.scores import Column, in_words, read_scores
+from scantune.report.render import LINES_PER_PAGE, latex, markdown
+from scantune.report.scores import SiteColumn, read_scores, structure_text
 from scantune.report.statistics import smallest_p
-from scantune.report.study import TRAINING_SITES, Study, along
+from scantune.report.study import TRAINING_SITES, Study, mean_along
 from scantune.report.tables import TABLES
-from scantune.report.tables.base import NOTHING, Cell, Section, Table, p_text
-from scantune.report.write import joined, report
+from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, p_text
+from scantune.report.write import join_scores, report
 
 METHODS = ("baseline", "strong baseline", "supervised", "entropy", "ae", "foe-cnn", "foe-cnn-pca")
 VARIANTS = ("foe-cnn-pca, lambda 1", "foe-cnn-pca, kde", "ae, loss", "foe-cnn-pca, guard")
@@ -40,7 +40,7 @@ GAINS = {"baseline": -0.2, "supervised": 0.1, "entropy": 0.0, "ae": -0.05, "foe-
 
 def row(**given):
     """A score row with what is not given made up."""
-    blank = dict.fromkeys(COLUMNS, math.nan) | dict.fromkeys(
+    blank = dict.fromkeys(SCORE_COLUMNS, math.nan) | dict.fromkeys(
         ("session", "decision", "device", "commit", "settings", "tier", "job"), ""
     )
     return ScoreRow(**(blank | {"seed": 0, "steps": 10, "structure": "mean"} | given))
@@ -145,9 +145,9 @@ class TestReading:
         )
         scores = read_scores(tmp_path)
         assert scores.columns == [
-            Column("prostate", "tier 1", "X"),
-            Column("cardiac", "tier 1", "X"),
-            Column("prostate", "tier 2", "X"),
+            SiteColumn("prostate", "tier 1", "X"),
+            SiteColumn("cardiac", "tier 1", "X"),
+            SiteColumn("prostate", "tier 2", "X"),
         ]
 
     def test_without_a_mean_the_structures_of_a_scan_are_averaged(self, tmp_path):
@@ -157,7 +157,7 @@ class TestReading:
         scores = read_scores(tmp_path / "scores.csv")
         assert [one.dice for one in scores.scores] == pytest.approx([0.6])
         assert scores.structures == {"brain": ("GM", "WM", "CSF")}
-        assert in_words(scores.structures["brain"]) == "mean of GM, WM, CSF"
+        assert structure_text(scores.structures["brain"]) == "mean of GM, WM, CSF"
 
     def test_a_structure_can_be_chosen(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", rows)
@@ -315,7 +315,7 @@ class TestTables:
             assert number(mean) == pytest.approx(plain.fmean(values), abs=5.1e-4)
             assert float(p.text) == pytest.approx(exact, rel=0.05)
             count = 4 if method in ("entropy", "ae", "foe-cnn", "foe-cnn-pca") else None
-            assert corrected.text == (NOTHING if count is None else f"{min(1, count * exact):.2g}")
+            assert corrected.text == (NO_SCORE if count is None else f"{min(1, count * exact):.2g}")
             assert smallest.text == "0.031"
             assert worse.text == f"{fallen} ({fallen / 6:.0%})"
             low, high = (float(end) for end in interval.text.split(" to "))
@@ -325,7 +325,7 @@ class TestTables:
         rows = benchmark(people=6, seeds=(0, 1, 2, 3), methods=("strong baseline", "foe-cnn"))
         write_rows(tmp_path / "rows.csv", rows)
         study = Study.of(read_scores(tmp_path))
-        comparison = study.comparisons[Column("prostate", "tier 1", "UCL"), "foe-cnn"]
+        comparison = study.comparisons[SiteColumn("prostate", "tier 1", "UCL"), "foe-cnn"]
         assert comparison.people == 6
         assert comparison.p == pytest.approx(sign_flip_p(changes(rows, "UCL", "foe-cnn")))
 
@@ -337,7 +337,7 @@ class TestTables:
         table = TABLES["methods"](Study.of(read_scores(tmp_path)))
         found = cells(table)
         assert (found["foe-cnn-pca", "UCL"].note, found["foe-cnn-pca", "UCL"].bold) == ("1 of 6", False)
-        assert found["ae", "HK"].text == NOTHING
+        assert found["ae", "HK"].text == NO_SCORE
         assert found["foe-cnn", "UCL"].note == ""
         assert any("not finished" in sentence for sentence in table.caption)
 
@@ -423,7 +423,7 @@ class TestTraces:
         found = cells(TABLES["ae-losses"](Study.of(read_scores(traced), jobs=[traced / "jobs"])))
         assert found["ae", "xn"].text == "-1.00"
         assert found["ae", "y"].text == "+1.00"
-        assert found["ae", "f1"].text == NOTHING
+        assert found["ae", "f1"].text == NO_SCORE
         expected = []
         for file in (traced / "jobs").glob("*optimization/trace.json"):
             told = [one for one in json.loads(file.read_text(encoding="utf-8")) if "dice" in one]
@@ -435,8 +435,8 @@ class TestTraces:
         one = {"step": np.array([0.0, 1.0, 2.0]), "dice": np.array([0.2, np.nan, 0.6])}
         other = {"step": np.array([0.0, 1.0]), "dice": np.array([0.4, 0.5])}
         traces = {("anna", "", "", "0"): one, ("ben", "", "", "0"): other}
-        assert along(traces, "dice") == pytest.approx({0: 0.3})
-        assert along(traces, "cnn") == {}
+        assert mean_along(traces, "dice") == pytest.approx({0: 0.3})
+        assert mean_along(traces, "cnn") == {}
 
     def test_figures_draw_these_means(self, traced):
         study = Study.of(read_scores(traced), jobs=[traced / "jobs"])
@@ -465,7 +465,7 @@ class TestTraces:
         for structure, expected in ((None, {0: 0.3, 2: 0.6}), ("PZ", {0: 0.4})):
             study = Study.of(read_scores(tmp_path, structure), jobs=[tmp_path / "jobs"])
             (column,) = study.scores.columns
-            assert along(study.traces(column, "ae"), "dice") == pytest.approx(expected)
+            assert mean_along(study.traces(column, "ae"), "dice") == pytest.approx(expected)
 
     def test_a_broken_trace_is_told_in_a_sentence(self, traced, tmp_path):
         (tmp_path / "jobs" / "UCL0ae").mkdir(parents=True)
@@ -585,7 +585,7 @@ class TestTypesetting:
 
     def test_a_long_table_is_continued_and_loses_no_row(self):
         sizes = {"a": 3, "b": 80, "": 19, "c": 34}
-        made = Table(
+        made = ReportTable(
             "Long",
             ("row", "value"),
             tuple(
@@ -601,14 +601,14 @@ class TestTypesetting:
         assert list(itertools.chain(*rows)) == [
             (f"{title}{n}", str(n)) for title, size in sizes.items() for n in range(size)
         ]
-        assert max(len(found) + len(told) for found, told in zip(rows, titles, strict=True)) <= LINES
+        assert max(len(found) + len(told) for found, told in zip(rows, titles, strict=True)) <= LINES_PER_PAGE
         assert titles == [["a"], ["b"], ["b"], ["b"], ["c"], ["c"]]  # 3; 33; 33; 14, and 19 without a title; 33; 1
         assert text.count(r"\label{tab:long}") == 1
         assert text.count("Long (continued).") == text.count(r"\addtocounter{table}{-1}") == len(parts) - 1
 
     def test_signs_are_signs_and_powers_of_ten_are_typeset(self):
         cells = tuple(map(Cell, ("-0.010 to +0.020", "3e-5", "1 (50%)", "2024-05")))
-        text = latex("t", Table("T", ("x", "a", "b", "c", "d"), (Section("", (("foe-cnn--2 [x]", cells),)),)))
+        text = latex("t", ReportTable("T", ("x", "a", "b", "c", "d"), (Section("", (("foe-cnn--2 [x]", cells),)),)))
         assert r"foe-cnn-{}-2 {[}x] & $-$0.010 to $+$0.020 & $3\cdot10^{-5}$ & 1 (50\%) & 2024-05 \\" in text
 
     @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs a LaTeX")
@@ -648,7 +648,7 @@ def require_latex(text):
 
 class TestReport:
     def test_a_bench_folder_becomes_tables_figures_and_a_page(self, traced, rows, tmp_path):
-        write_rows(tmp_path / "speed" / "rows.csv", rows)
+        write_rows(tmp_path / "bench" / "rows.csv", rows)
         made = report([tmp_path / "bench", traced], tmp_path / "out")
         page = made.page.read_text(encoding="utf-8")
         for name in ("methods", "in-domain", "registration", "lambda", "density", "ae-variants", "harm", "tests"):
@@ -697,12 +697,12 @@ class TestReport:
         write_rows(tmp_path / "a.csv", rows)
         write_rows(tmp_path / "b.csv", [r for r in rows if r.method == "strong baseline"])
         tables = [read_scores(tmp_path / name) for name in ("a.csv", "b.csv")]
-        assert joined(tables).scores == tables[0].scores
+        assert join_scores(tables).scores == tables[0].scores
         write_rows(tmp_path / "b.csv", [dataclasses.replace(rows[3], dice=0.123)])
         with pytest.raises(InputError, match="Two of the files score baseline on prostate_RUNMC_test-001"):
-            joined([tables[0], read_scores(tmp_path / "b.csv")])
+            join_scores([tables[0], read_scores(tmp_path / "b.csv")])
         with pytest.raises(InputError, match="different structures of prostate: the whole organ, and PZ"):
-            joined([tables[0], read_scores(tmp_path / "a.csv", "PZ")])
+            join_scores([tables[0], read_scores(tmp_path / "a.csv", "PZ")])
 
     def test_what_an_experiment_wants_and_has_not_begun_is_told(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", [r for r in rows if r.cohort == "registration"])
@@ -710,7 +710,7 @@ class TestReport:
         (tmp_path / "experiment.toml").write_text(told)
         (tmp_path / "failed").mkdir()
         (tmp_path / "failed" / "one.txt").write_text("why")
-        plan = Plan.read(tmp_path)
+        plan = BenchFolder.read(tmp_path)
         assert plan.training == (("oasis", "OASIS"),)
         assert plan.missing("x", read_scores(tmp_path)) == [
             "**Not begun** in x: dae.",
@@ -723,7 +723,7 @@ class TestReport:
             tmp_path / "rows.csv", [row(cohort="c", site=s, subject="a", method="source", dice=0.5) for s in "AB"]
         )
         (tmp_path / "experiment.toml").write_text('[data]\ndataset = "c"\nsite = "B"\n[experiment]\n')
-        study = Study.of(read_scores(tmp_path), training=dict(Plan.read(tmp_path).training))
+        study = Study.of(read_scores(tmp_path), training=dict(BenchFolder.read(tmp_path).training))
         assert [column.site for column in study.columns(training=True)] == ["B"]
 
     def test_scores_of_scantune_evaluate_without_cohort_and_site_will_do(self, tmp_path):

@@ -40,7 +40,7 @@ def test_every_method_has_a_guarded_row_that_differs_by_the_guard_alone(tier1):
 
 
 def test_there_are_twelve_centres_to_segment_at_and_two_to_register_at(graphs):
-    away = {name: {job.trial.site for job in graph.rows if job.row == "foe-cnn"} for name, graph in graphs.items()}
+    away = {name: {job.scan.site for job in graph.rows if job.row == "foe-cnn"} for name, graph in graphs.items()}
     assert sum(len(sites) for name, sites in away.items() if name != "registration") == 12
     assert len(away["registration"]) == 2
     assert all(TRAINING_SITES[name] not in sites for name, sites in away.items())
@@ -51,7 +51,7 @@ def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs
     ranks = [job.kind for job in jobs if not isinstance(job, Adaptation)]
     assert ranks == ["train"] * 12 + [kind for kind in ranks if kind in ("prior", "helper")] + ["supervise"] * 14
     assert [job.title for job in jobs[:6]] == ["train the strong baseline, seed 0"] * 6
-    numbers = [job.trial.number for job in jobs if isinstance(job, Adaptation)]
+    numbers = [job.scan.number for job in jobs if isinstance(job, Adaptation)]
     assert numbers == sorted(numbers) and set(numbers) == {0, 1}
     place = {job.key: number for number, job in enumerate(jobs)}
     assert all(place[needed.key] < place[job.key] for job in jobs for needed in job.inputs)
@@ -84,7 +84,7 @@ def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from
     ahead.done.update(urgent)
     assert [job.kind for job in jobs if ahead.ready(job)] == ["train"] * 2 + ["prior"] + ["helper"] * 2
     ahead.done.add((SimulatedSource("spine"), "VU", "test", 0))
-    assert {job.trial.site for job in jobs if job.kind == "adapt" and ahead.ready(job)} == {"VU"}
+    assert {job.scan.site for job in jobs if job.kind == "adapt" and ahead.ready(job)} == {"VU"}
 
 
 def row(method, person, dice, decision="kept", site="USZ"):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from scantune.adaptation.result import Result
 from scantune.errors import InputError
-from scantune.plots.colours import COLOURS, WRONG, structure_colours
-from scantune.plots.files import paint
+from scantune.plots.colours import ERROR_COLOUR, STRUCTURE_COLOURS, structure_colours
+from scantune.plots.files import overlay_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,17 +68,17 @@ def case_figure(
         _mark_sides(panels[0], result)
         for panel, (name, labels) in zip(panels[1:], maps.items(), strict=True):
             _show(panel, name, picture, aspect)
-            paint(panel, labels, {result.labels[structure]: colour for structure, colour in colours.items()})
+            overlay_labels(panel, labels, {result.labels[structure]: colour for structure, colour in colours.items()})
         for panel in panels:
             panel.set_xlabel((captions or {}).get(panel.get_title(), ""), fontsize=10)
         wrong = _differences(maps)
         for column, (name, where) in enumerate(wrong.items(), start=columns - len(wrong)):
             panel = figure.add_subplot(grid[1, column])
             _show(panel, name, 0.6 * picture, aspect)
-            paint(panel, where, {1: WRONG})
+            overlay_labels(panel, where, {1: ERROR_COLOUR})
         plot_trace(figure.add_subplot(grid[1, : columns - len(wrong)]), result, floor)
         figure.suptitle(title, fontsize=14)
-        _legend(figure, colours | {"wrong" if "Reference" in maps else "changed": WRONG})
+        _legend(figure, colours | {"wrong" if "Reference" in maps else "changed": ERROR_COLOUR})
     return figure
 
 
@@ -90,14 +90,14 @@ def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> Non
         panel.text(0.5, 0.5, "not adapted", ha="center", va="center", transform=panel.transAxes)
         return
     steps = [row["step"] for row in result.trace]
-    for key, name, colour in (("objective", "objective", _FAINT), ("cnn", "energy", COLOURS[0])):
+    for key, name, colour in (("objective", "objective", _FAINT), ("cnn", "energy", STRUCTURE_COLOURS[0])):
         if key in result.trace[0]:
             panel.plot(steps, [row[key] for row in result.trace], color=colour, linewidth=2, label=name)
     shown = "cnn" if "cnn" in result.trace[0] else "objective"
     best = result.facts.get("best_step")
     if best is not None and result.decision.action == "kept":
         chosen = result.trace[best][shown]
-        panel.plot([best], [chosen], "o", color=COLOURS[2], markersize=7, label="chosen step", clip_on=False)
+        panel.plot([best], [chosen], "o", color=STRUCTURE_COLOURS[2], markersize=7, label="chosen step", clip_on=False)
     if floor is not None and "cnn" in result.trace[0]:
         panel.axhline(floor, color=_INK, linestyle="--", linewidth=1.2, label="least possible energy")
     _scale(panel)

@@ -8,9 +8,18 @@ from typing import Any
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.experiment_tables import SUPERVISED, RowTable
 from scantune.benchmark.folds import Fold, folds_of
-from scantune.benchmark.jobs import Adaptation, FineTuning, Given, HelperTraining, Job, PriorFitting, Run, Training
+from scantune.benchmark.jobs import (
+    AdaptArguments,
+    Adaptation,
+    FineTuning,
+    GivenModel,
+    HelperTraining,
+    Job,
+    PriorFitting,
+    Training,
+)
 from scantune.benchmark.jobs.scoring import common_structures
-from scantune.benchmark.test_scans import Trial, at_site, sites, training_site, trials
+from scantune.benchmark.test_scans import HeldOutScan, at_site, held_out_scans, sites, training_site
 from scantune.errors import InputError
 from scantune.evaluation.rows import WHOLE
 from scantune.training.case_sources import CaseSource
@@ -32,14 +41,14 @@ class Selection:
         """Whether a job belongs to it."""
         return (
             (not self.methods or job.row in self.methods)
-            and (not self.centres or job.trial.site in self.centres)
+            and (not self.centres or job.scan.site in self.centres)
             and (not self.seeds or job.seed in self.seeds)
-            and (self.count is None or job.trial.number < self.count)
+            and (self.count is None or job.scan.number < self.count)
         )
 
 
 @dataclass(frozen=True)
-class Graph:
+class JobGraph:
     """All jobs of an experiment.
 
     Attributes:
@@ -56,7 +65,7 @@ class Graph:
         """
         for what, asked, there in (
             ("row", selection.methods, [job.row for job in self.rows]),
-            ("centre", selection.centres, [job.trial.site for job in self.rows]),
+            ("centre", selection.centres, [job.scan.site for job in self.rows]),
         ):
             for name in asked:
                 if name not in there:
@@ -65,12 +74,12 @@ class Graph:
         ends = [job for job in self.rows if selection.holds(job)]
         # First one person of every centre, then the next, so that what an interrupted run leaves can be compared; and
         # the rows of a scan one after the other, so that a worker need not read it again.
-        order = {job.trial.identity: place for place, job in reversed(list(enumerate(ends)))}
-        ends.sort(key=lambda job: (job.seed, job.trial.number, order[job.trial.identity]))
+        order = {job.scan.identity: place for place, job in reversed(list(enumerate(ends)))}
+        ends.sort(key=lambda job: (job.seed, job.scan.number, order[job.scan.identity]))
         return _once(job for end in [*_networks(ends), *ends] for job in end.before())
 
 
-def expand(experiment: Experiment, cache: str = "") -> Graph:
+def expand(experiment: Experiment, cache: str = "") -> JobGraph:
     """All jobs of an experiment.
 
     Args:
@@ -91,23 +100,23 @@ class _Expansion:
     cache: str
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
-    def graph(self) -> Graph:
+    def graph(self) -> JobGraph:
         table = self.experiment.table
         folds = folds_of([self._cached(source) for source in self.experiment.sources()])
         home = training_site(folds[0].home)
         places = self._places(folds)
         jobs = [
-            self._row(name, row, seed, fold, source, trial)
+            self._row(name, row, seed, fold, source, scan)
             for seed in table.seeds
             for name, row in self.experiment.rows.items()
             for site, turns in places.items()
             if row.at_home or site != home
-            for fold, source, trial in self._trials(turns, site)
-            if table.count is None or trial.number < table.count
+            for fold, source, scan in self._held_out(turns, site)
+            if table.count is None or scan.number < table.count
         ]
         if not jobs:
             raise InputError(f"The experiment {self.experiment.name} has no scan to test with.")
-        return Graph(tuple(jobs))
+        return JobGraph(tuple(jobs))
 
     def _cached(self, source: CaseSource) -> CaseSource:
         return replace(source, cache=self.cache) if isinstance(source, SimulatedSource) and not source.cache else source
@@ -129,21 +138,25 @@ class _Expansion:
                 )
         return {site: turns for site, turns in there.items() if not wanted or site in wanted}
 
-    def _trials(self, turns: Sequence[tuple[Fold, CaseSource]], site: str) -> list[tuple[Fold, CaseSource, Trial]]:
+    def _held_out(
+        self, turns: Sequence[tuple[Fold, CaseSource]], site: str
+    ) -> list[tuple[Fold, CaseSource, HeldOutScan]]:
         """The scans of a centre, its people counted through all folds."""
 
-        def make() -> list[tuple[Fold, CaseSource, Trial]]:
-            found: list[tuple[Fold, CaseSource, Trial]] = []
+        def make() -> list[tuple[Fold, CaseSource, HeldOutScan]]:
+            found: list[tuple[Fold, CaseSource, HeldOutScan]] = []
             for fold, source in turns:
-                first = 1 + max((trial.number for *_, trial in found), default=-1)
-                here = trials(source, site)
+                first = 1 + max((scan.number for *_, scan in found), default=-1)
+                here = held_out_scans(source, site)
                 found += [(fold, source, replace(t, number=t.number + first) if first else t) for t in here]
             return found
 
-        made: list[tuple[Fold, CaseSource, Trial]] = self._once(("trials", site), make)
+        made: list[tuple[Fold, CaseSource, HeldOutScan]] = self._once(("scans", site), make)
         return made
 
-    def _row(self, name: str, row: RowTable, seed: int, fold: Fold, source: CaseSource, trial: Trial) -> Adaptation:
+    def _row(
+        self, name: str, row: RowTable, seed: int, fold: Fold, source: CaseSource, scan: HeldOutScan
+    ) -> Adaptation:
         table, adapt = self.experiment.table, self.experiment.adapt
         supervised = row.method == SUPERVISED
         network = self._network(row.network, seed, fold)
@@ -151,15 +164,15 @@ class _Expansion:
         numbers = adapt.paper if preset == "paper" else adapt.fast
         labels = self._labels(source)
         if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
-            raise InputError(f"{trial.site} has the labels {labels}, of which the networks know none.")
+            raise InputError(f"{scan.site} has the labels {labels}, of which the networks know none.")
         return Adaptation(
-            title=f"{name}, {trial.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
+            title=f"{name}, {scan.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
             seed=seed,
-            trial=trial,
-            network=self._supervised(network, source, trial.site, seed, fold) if supervised else network,
+            scan=scan,
+            network=self._supervised(network, source, scan.site, seed, fold) if supervised else network,
             prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
             helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
-            run_as=Run(
+            arguments=AdaptArguments(
                 method="source" if supervised else row.method,
                 preset=preset,
                 steps=numbers.get("steps") if row.steps is None else row.steps,
@@ -170,7 +183,7 @@ class _Expansion:
             labels=labels,
             score=table.score,
             watch=table.watch,
-            keep=trial.number < table.keep,
+            keep=scan.number < table.keep,
             cohort=source.cohort if isinstance(source, SimulatedSource) else getattr(source, "name", "files"),
             row=name,
             tier=str(table.tier),
@@ -192,7 +205,7 @@ class _Expansion:
             kind = "strong baseline" if augment == "strong" else "baseline"
             given = self.experiment.table.models.get(augment)
             if given is not None:
-                return Given(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, Path(given).resolve())
+                return GivenModel(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, Path(given).resolve())
             return Training(f"train the {kind}, seed {seed}{_in(fold)}", seed, plan)
 
         made: Training = self._once(("network", augment, seed, fold.name), make)

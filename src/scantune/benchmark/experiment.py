@@ -6,7 +6,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from scantune.benchmark.experiment_tables import ROWS, SUPERVISED, AdaptTable, ExperimentTable, RowTable, Value
+from scantune.benchmark.experiment_tables import (
+    STANDARD_ROWS,
+    SUPERVISED,
+    AdaptTable,
+    ExperimentTable,
+    OptionValue,
+    RowTable,
+)
 from scantune.config.assignments import table_of_words
 from scantune.config.recipe import Recipe, parse_tables, recipe_from_tables, text_of
 from scantune.config.settings import PriorSettings, TrainSettings, settings_from_table
@@ -69,7 +76,7 @@ class Experiment:
             name: settings_from_table(RowTable, {**usual, **row}, f'[experiment.rows."{name}"] of {source}')
             for name, row in table.rows.items()
         }
-        known = {**ROWS, **own}
+        known = {**STANDARD_ROWS, **own}
         for name in table.methods:
             if name not in known:
                 raise InputError(f"Unknown row {name!r} in [experiment] of {source}. Available: {', '.join(known)}.")
@@ -103,7 +110,7 @@ class Experiment:
         further = [read_source(table, f"[tests.{name}] of {self.name}") for name, table in self.recipe.tests.items()]
         return [read_source(self.recipe.data, f"[data] of {self.name}"), *further]
 
-    def options(self, row: RowTable) -> dict[str, Value]:
+    def options(self, row: RowTable) -> dict[str, OptionValue]:
         """The options that a row's method is run with."""
         return {**self.adapt.options.get(row.method, {}), **row.options}
 

@@ -6,7 +6,7 @@ from typing import Literal
 from scantune.errors import InputError
 from scantune.methods import METHODS, find_method
 
-Value = bool | int | float | str
+OptionValue = bool | int | float | str
 Preset = Literal["fast", "paper"]
 
 SUPERVISED = "supervised"
@@ -25,7 +25,7 @@ class AdaptTable:
     """Steps and slices per batch of the preset paper: `steps`, `batch`."""
     fast: dict[str, int] = field(default_factory=dict)
     """The same of the preset fast."""
-    options: dict[str, dict[str, Value]] = field(default_factory=dict)
+    options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
     """The tables [adapt.options.METHOD]: options of a method."""
 
     def __post_init__(self) -> None:
@@ -43,9 +43,9 @@ class RowTable:
     """A name of `scantune.methods.METHODS`, or `supervised`; in a file, by default the method of the task."""
     network: Literal["strong", "none"] = "strong"
     """The augmentation that the network was trained with."""
-    options: dict[str, Value] = field(default_factory=dict)
+    options: dict[str, OptionValue] = field(default_factory=dict)
     """What differs from [adapt.options.METHOD]."""
-    prior: dict[str, Value] = field(default_factory=dict)
+    prior: dict[str, OptionValue] = field(default_factory=dict)
     """What differs from [prior]."""
     preset: Preset | None = None
     """By default that of [adapt]; so `steps` and `guard`."""
@@ -59,7 +59,7 @@ class RowTable:
             find_method(self.method)
 
 
-ROWS: dict[str, RowTable] = {
+STANDARD_ROWS: dict[str, RowTable] = {
     "baseline": RowTable("source", network="none", at_home=True),
     "strong baseline": RowTable("source", at_home=True),
     SUPERVISED: RowTable(SUPERVISED),
@@ -73,7 +73,7 @@ class ExperimentTable:
     """The table [experiment]: what is compared, where and how often."""
 
     methods: tuple[str, ...]
-    """Names of rows: those of `ROWS`, and those that have a table [experiment.rows."NAME"]."""
+    """Names of rows: those of `STANDARD_ROWS`, and those that have a table [experiment.rows."NAME"]."""
     centres: tuple[str, ...] = ()
     """By default every centre that has scans to test with."""
     seeds: tuple[int, ...] = (0,)
@@ -90,7 +90,7 @@ class ExperimentTable:
     """How much of the experiment this is; a column of the rows."""
     models: dict[str, str] = field(default_factory=dict)
     """Model files to use instead of training networks: `strong`, `none`."""
-    rows: dict[str, dict[str, Value | dict[str, Value]]] = field(default_factory=dict)
+    rows: dict[str, dict[str, OptionValue | dict[str, OptionValue]]] = field(default_factory=dict)
     """Rows beside the usual ones."""
 
     def __post_init__(self) -> None:

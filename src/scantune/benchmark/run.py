@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scantune.benchmark.engines import Ended, Engine
-from scantune.benchmark.expand import Graph, Selection, expand
+from scantune.benchmark.engines import Engine, JobOutcome
+from scantune.benchmark.expand import JobGraph, Selection, expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, Job
 from scantune.benchmark.store import Store
 from scantune.config.toml import toml
-from scantune.evaluation.rows import ROWS, ScoreRow, read_rows, write_parquet, write_rows
+from scantune.evaluation.rows import ROWS_FILE, ScoreRow, read_rows, write_parquet, write_rows
 from scantune.scans.files import require_writable, write_text
 
-TICK = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at how far running jobs are."""
 
 
@@ -31,7 +31,7 @@ class BenchObserver:
     def tick(self, store: Store) -> None:
         """Have a look, now and then."""
 
-    def end(self, job: Job, ended: Ended) -> None:
+    def end(self, job: Job, ended: JobOutcome) -> None:
         """Learn that a job ended."""
 
 
@@ -87,18 +87,18 @@ def bench(
     with store.alone():
         store.open()
         write_text(folder / "experiment.toml", experiment_text(full))
-        ledger = Ledger(store, graph)
-        left = missing(jobs, store)
+        ledger = RowCollector(store, graph)
+        left = unfinished(jobs, store)
         summary = BenchSummary(jobs=len(jobs), already=len(jobs) - len(left))
         ledger.write()
         if engine is not None:
-            Work(store, ledger, observer or BenchObserver(), summary).do(left, engine)
+            JobScheduler(store, ledger, observer or BenchObserver(), summary).do(left, engine)
         summary.rows = ledger.rows()
         write_parquet(folder / "rows.parquet", summary.rows)
     return summary
 
 
-def missing(jobs: Sequence[Job], store: Store) -> list[Job]:
+def unfinished(jobs: Sequence[Job], store: Store) -> list[Job]:
     """The jobs that are not done, without those that only finished rows would need: their models may be gone."""
     needed: set[str] = set()
 
@@ -114,10 +114,10 @@ def missing(jobs: Sequence[Job], store: Store) -> list[Job]:
     return [job for job in jobs if job.key in needed]
 
 
-class Ledger:
+class RowCollector:
     """The rows of all finished jobs of an experiment, in its order; each job's are read once."""
 
-    def __init__(self, store: Store, graph: Graph) -> None:
+    def __init__(self, store: Store, graph: JobGraph) -> None:
         self.store, self.graph = store, graph
         self.known: dict[str, list[ScoreRow]] = {}
 
@@ -131,7 +131,7 @@ class Ledger:
 
     def write(self) -> None:
         """Make the file of all rows anew."""
-        write_rows(self.store.folder / ROWS, self.rows())
+        write_rows(self.store.folder / ROWS_FILE, self.rows())
 
     def _of(self, job: Adaptation) -> list[ScoreRow]:
         if job.key not in self.known:
@@ -141,7 +141,7 @@ class Ledger:
         return self.known[job.key]
 
 
-class Work:
+class JobScheduler:
     """Jobs on their way through an engine.
 
     Args:
@@ -151,7 +151,7 @@ class Work:
         summary: Is told what became of the jobs.
     """
 
-    def __init__(self, store: Store, ledger: Ledger, observer: BenchObserver, summary: BenchSummary) -> None:
+    def __init__(self, store: Store, ledger: RowCollector, observer: BenchObserver, summary: BenchSummary) -> None:
         self.store, self.ledger, self.observer, self.summary = store, ledger, observer, summary
         self.finished: set[str] = set()
         self.broken: dict[str, Job] = {}
@@ -172,10 +172,10 @@ class Work:
                     self.observer.start(job)
                     engine.submit(job)
                 if running:
-                    for ended in engine.wait(TICK):
+                    for ended in engine.wait(POLL_SECONDS):
                         self._note(running.pop(ended.key), ended)
                 elif waiting:
-                    time.sleep(TICK)
+                    time.sleep(POLL_SECONDS)
                 self.observer.tick(self.store)
 
     def can_begin(self, job: Job) -> bool:
@@ -193,7 +193,7 @@ class Work:
                 self.broken[job.key] = waiting.pop(job.key)
                 self.summary.failed.append((job, f"It needs what failed: {cause.title}."))
 
-    def _note(self, job: Job, ended: Ended) -> None:
+    def _note(self, job: Job, ended: JobOutcome) -> None:
         self.observer.end(job, ended)
         if ended.reason:
             self.broken[job.key] = job

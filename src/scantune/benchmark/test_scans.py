@@ -24,7 +24,7 @@ TEST = "test"
 
 
 @dataclass(frozen=True)
-class Trial(ABC):
+class HeldOutScan(ABC):
     """A scan to test with, listed but not read.
 
     Attributes:
@@ -48,7 +48,7 @@ class Trial(ABC):
 
 
 @dataclass(frozen=True)
-class SimulatedTrial(Trial):
+class SimulatedScan(HeldOutScan):
     """A person of a simulated cohort, in one of the anatomy's states."""
 
     source: SimulatedSource
@@ -66,7 +66,7 @@ class SimulatedTrial(Trial):
 
 
 @dataclass(frozen=True)
-class ListedTrial(Trial):
+class ListedScan(HeldOutScan):
     """A scan of a data set."""
 
     entry: Entry
@@ -104,13 +104,13 @@ def training_site(source: CaseSource) -> str:
     return ""
 
 
-def trials(source: CaseSource, site: str) -> list[Trial]:
+def held_out_scans(source: CaseSource, site: str) -> list[HeldOutScan]:
     """The scans to test with of a site, in an order that does not depend on the file system."""
     if isinstance(source, SimulatedSource):
         return [*_simulated(source, site)]
     entries = [entry for entry in _tested(source) if entry.site == site]
     people = list(dict.fromkeys(entry.subject for entry in entries))
-    return [ListedTrial(site, people.index(entry.subject), _key(entry), entry) for entry in entries]
+    return [ListedScan(site, people.index(entry.subject), _key(entry), entry) for entry in entries]
 
 
 def at_site(source: CaseSource, site: str) -> CaseSource:
@@ -150,7 +150,7 @@ def identity(source: CaseSource, preprocessing: Preprocessing) -> str:
     return _digest({"names": source.names(), **listed})
 
 
-def _simulated(source: SimulatedSource, site: str) -> Sequence[Trial]:
+def _simulated(source: SimulatedSource, site: str) -> Sequence[HeldOutScan]:
     cohort = source.known
     centre = cohort.centres[site]
     own = not (source.atlas or source.label_maps)
@@ -158,7 +158,7 @@ def _simulated(source: SimulatedSource, site: str) -> Sequence[Trial]:
     states = len(getattr(cohort.anatomy, "states", ("",))) if own else 1
     origin = {**_origin(source), "centre": repr(centre.protocol)}
     return [
-        SimulatedTrial(site, number, _digest({**origin, "person": number, "state": state}), source, state)
+        SimulatedScan(site, number, _digest({**origin, "person": number, "state": state}), source, state)
         for number in range(centre.splits[TEST])
         for state in range(states)
     ]

@@ -12,14 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scantune.benchmark.engines import Ended
+from scantune.benchmark.engines import JobOutcome
 from scantune.benchmark.jobs import Job
 from scantune.benchmark.run import BenchObserver
 from scantune.benchmark.store import Store
 from scantune.cli.console import duration, number, say
 from scantune.evaluation.rows import MEAN, ScoreRow
 
-EVERY = 60.0
+SECONDS_BETWEEN_LINES = 60.0
 """Seconds between two lines where there is no terminal to draw in."""
 
 
@@ -52,7 +52,7 @@ class BenchDisplay(BenchObserver):
         """Move a job to the running ones."""
         self.running[job.key] = (self.waiting.pop(job.key), time.monotonic())
 
-    def end(self, job: Job, ended: Ended) -> None:
+    def end(self, job: Job, ended: JobOutcome) -> None:
         """Count a job, and tell at once when it failed."""
         _, since = self.running.pop(job.key)
         if ended.reason:
@@ -66,7 +66,7 @@ class BenchDisplay(BenchObserver):
         """Draw anew, or print a line when it is time."""
         if self.console.is_terminal:
             self.live.update(Group(Text(self.line()), *self._jobs(store)))
-        elif time.monotonic() - self.said > EVERY:
+        elif time.monotonic() - self.said > SECONDS_BETWEEN_LINES:
             self.said = time.monotonic()
             say(self.console, self.line())
 

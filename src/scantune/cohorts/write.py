@@ -13,7 +13,7 @@ from scantune import __version__
 from scantune.cohorts.folder import RECIPE, SHEET, SPLITS, CentreFiles, CohortFolder
 from scantune.cohorts.recipe import bundled_preprocessing, recipe_text, suggested_preprocessing
 from scantune.errors import InputError
-from scantune.plots.contact_sheet import View, contact_sheet, scanner_summary
+from scantune.plots.contact_sheet import CentreView, contact_sheet, scanner_summary
 from scantune.plots.files import save_figure
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
@@ -228,7 +228,7 @@ def _head(settings: CohortSettings, cohort: Cohort, anatomy: Anatomy) -> dict[st
 def _draw(folder: CohortFolder) -> None:
     """Draw the contact sheet: a slice of the first test scan of each centre."""
     views = [
-        View(centre.name, scanner_summary(centre.record), folder.example(centre, "test", "validation", "train"))
+        CentreView(centre.name, scanner_summary(centre.record), folder.example(centre, "test", "validation", "train"))
         for centre in folder.centres()
     ]
     title = f"Simulated cohort {folder.manifest['cohort']}, seed {folder.manifest['seed']}"

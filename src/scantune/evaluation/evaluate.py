@@ -20,7 +20,7 @@ from scantune.scans.names import Matches, Pair, match
 
 
 @dataclass(frozen=True)
-class ScoreRow:
+class EvaluationRow:
     """One structure of one prediction: one line of the score file."""
 
     cohort: str
@@ -37,7 +37,7 @@ class ScoreRow:
         return cells | {metric: f"{value:.8g}" for metric, value in asdict(self.score).items()}
 
 
-COLUMNS = tuple(entry.name for entry in fields(ScoreRow)[:-1] + fields(Score))
+EVALUATION_COLUMNS = tuple(entry.name for entry in fields(EvaluationRow)[:-1] + fields(Score))
 """Columns of the score file, in this order."""
 
 
@@ -76,7 +76,7 @@ class Evaluation:
         failures: A sentence for each pair that could not be scored, by the prediction's file name.
     """
 
-    rows: list[ScoreRow]
+    rows: list[EvaluationRow]
     matches: Matches
     failures: dict[str, str]
 
@@ -90,7 +90,7 @@ class Evaluation:
     def save(self, path: Path | str) -> None:
         """Write all rows as CSV; the file is complete or not there at all."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(text, EVALUATION_COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row.record() for row in self.rows)
         write_text(path, text.getvalue())
@@ -169,7 +169,7 @@ def _score_pair(pair: Pair, structures: Mapping[str, int] | None) -> dict[str, S
 
 def _rows(
     scored: Sequence[tuple[Pair, dict[str, Score]]], records: Mapping[str, Any], cohort: str, site: str
-) -> list[ScoreRow]:
+) -> list[EvaluationRow]:
     """Lay out all scores; a structure that only other scans have is in neither volume of this one."""
     names = {name for _, scores in scored for name in scores}
     order = sorted(names, key=int) if all(map(str.isdecimal, names)) else list(scored[0][1])
@@ -180,7 +180,7 @@ def _rows(
         method = "source" if pair.source else str(record.get("method", ""))
         for name in order:
             one = scores.get(name, neither)
-            rows.append(ScoreRow(cohort, site, pair.name, method, record.get("seed"), name, one))
+            rows.append(EvaluationRow(cohort, site, pair.name, method, record.get("seed"), name, one))
     return rows
 
 

@@ -22,7 +22,7 @@ MEAN = "mean"
 WHOLE = "whole"
 """The structure that takes all foreground structures of a case as one."""
 
-ROWS = "rows.csv"
+ROWS_FILE = "rows.csv"
 """Name of the file in a bench folder, and in the folder of each of its jobs."""
 
 
@@ -79,15 +79,15 @@ class ScoreRow:
         Raises:
             InputError: A column is missing, or a cell is not what it should be.
         """
-        return cls(*(_value(column, kind, record) for column, kind in KINDS.items()))
+        return cls(*(_value(column, kind, record) for column, kind in COLUMN_TYPES.items()))
 
 
-KINDS: dict[str, type] = {entry.name: entry.type for entry in fields(ScoreRow)}  # type: ignore[misc]
+COLUMN_TYPES: dict[str, type] = {entry.name: entry.type for entry in fields(ScoreRow)}  # type: ignore[misc]
 """Columns of the file with their types, in this order."""
 
-COLUMNS = tuple(KINDS)
+SCORE_COLUMNS = tuple(COLUMN_TYPES)
 
-MEASURED = ("seconds", "seconds_per_step", "peak_memory_mb")
+MEASURED_COLUMNS = ("seconds", "seconds_per_step", "peak_memory_mb")
 """Columns that differ from run to run; all others are the same whenever a job is done again on the same machine."""
 
 
@@ -95,7 +95,7 @@ def write_rows(path: Path | str, rows: Iterable[ScoreRow]) -> None:
     """Write rows as CSV; the file is complete or not there at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(SCORE_COLUMNS)
     writer.writerows([_cell(value) for value in astuple(row)] for row in rows)
     write_whole(Path(path), lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8"))
 
@@ -108,8 +108,8 @@ def write_parquet(path: Path | str, rows: Sequence[ScoreRow]) -> bool:
     from pyarrow import parquet
 
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
-    schema = pyarrow.schema([(column, types[kind]) for column, kind in KINDS.items()])
-    cells = {column: [_null(getattr(row, column)) for row in rows] for column in COLUMNS}
+    schema = pyarrow.schema([(column, types[kind]) for column, kind in COLUMN_TYPES.items()])
+    cells = {column: [_null(getattr(row, column)) for row in rows] for column in SCORE_COLUMNS}
     table = pyarrow.table(cells, schema=schema)
     write_whole(Path(path), lambda temporary: parquet.write_table(table, temporary))
     return True
@@ -122,7 +122,7 @@ def read_rows(path: Path | str) -> list[ScoreRow]:
         InputError: There is no such file, or it is not one of rows.
     """
     path = Path(path)
-    file = path / ROWS if path.is_dir() else path
+    file = path / ROWS_FILE if path.is_dir() else path
     if not file.is_file():
         raise InputError(
             f"{file} does not exist: expected score rows, or a folder that scantune bench wrote. Check the path."

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from scantune.pages.base import CaseView
 from scantune.pages.volumes import AXES, Cutout, to_base64
-from scantune.plots.colours import WRONG, structure_colours
+from scantune.plots.colours import ERROR_COLOUR, structure_colours
 
 STILLS = 3
 """Number of slices shown as pictures, evenly over the extent of the structures."""
 
-DIFFERENCES = {"repaired": "#009e73", "made worse": WRONG, "still wrong": "#e69f00"}
+DIFFERENCES = {"repaired": "#009e73", "made worse": ERROR_COLOUR, "still wrong": "#e69f00"}
 """Colours of voxels that are wrong before or after adaptation, if the scan has a reference."""
 
-CHANGED = {"changed": WRONG}
+CHANGED = {"changed": ERROR_COLOUR}
 """Colour of voxels that adaptation changed, for scans without a reference."""
 
 _OPACITY = 0.6

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune.plots.colours import COLOURS, structure_colours
+from scantune.plots.colours import STRUCTURE_COLOURS, structure_colours
 from scantune.scans.case import Case
 from scantune.scans.grid import Orientation
 
@@ -32,11 +32,11 @@ _SEQUENCES = {
     "given": "stated contrast",
 }
 
-Box = tuple[float, float, float, float]
+ExtentBox = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class View:
+class CentreView:
     """A centre on the sheet.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Slice:
         return self.picture.shape[0] * self.pixel[0], self.picture.shape[1] * self.pixel[1]
 
 
-def contact_sheet(views: Sequence[View], labels: Mapping[str, int], title: str) -> "Figure":
+def contact_sheet(views: Sequence[CentreView], labels: Mapping[str, int], title: str) -> "Figure":
     """Draw one slice per centre, above as it was scanned and below with the outlines of the structures.
 
     The slice is the one in the middle of the largest structure, with as much of it above as below. All centres are
@@ -174,7 +174,7 @@ def _outline(panel: "Axes", one: _Slice, labels: Mapping[str, int]) -> None:
             panel.contour(x, y, mask, levels=[_INSIDE], colors=colour, linestyles=line, linewidths=0.7)
 
 
-def _extent(one: _Slice) -> Box | None:
+def _extent(one: _Slice) -> ExtentBox | None:
     """Left, right, bottom and top in mm of all structures; None where there are none."""
     spans = [np.flatnonzero((one.labels > 0).any(axis=1 - axis)) for axis in (0, 1)]
     if not spans[0].size:
@@ -186,7 +186,7 @@ def _extent(one: _Slice) -> Box | None:
     return left - width / 2, right - width / 2, height / 2 - bottom, height / 2 - top
 
 
-def _close_ups(slices: Sequence[_Slice], shape: float) -> list[Box | None]:
+def _close_ups(slices: Sequence[_Slice], shape: float) -> list[ExtentBox | None]:
     """What a close-up of each slice shows, all on one scale; nothing where structures fill the pictures anyway.
 
     Args:
@@ -202,7 +202,7 @@ def _close_ups(slices: Sequence[_Slice], shape: float) -> list[Box | None]:
     return [box and _around(box, half, shape, one.size) for box, one in zip(extents, slices, strict=True)]
 
 
-def _around(box: Box, half: float, shape: float, size: tuple[float, float]) -> Box:
+def _around(box: ExtentBox, half: float, shape: float, size: tuple[float, float]) -> ExtentBox:
     """A box about the middle of another, moved as far as needed to lie in a picture of a height and width in mm.
 
     Half its width, and its height over its width, are given.
@@ -216,7 +216,7 @@ def _within(place: float, limit: float) -> float:
     return min(max(place, -limit), limit)
 
 
-def _frame(upper: "Axes", lower: "Axes", box: Box) -> None:
+def _frame(upper: "Axes", lower: "Axes", box: ExtentBox) -> None:
     from matplotlib.patches import Rectangle
 
     left, right, bottom, top = box
@@ -228,7 +228,7 @@ def _looks(labels: Mapping[str, int]) -> dict[str, tuple[str, str]]:
     """Colour and line of each structure; where the colours are used up, lines are dashed."""
     lines = ("solid", "dashed", "dotted")
     return {
-        name: (colour, lines[min(number // len(COLOURS), 2)])
+        name: (colour, lines[min(number // len(STRUCTURE_COLOURS), 2)])
         for number, (name, colour) in enumerate(structure_colours(labels).items())
     }
 

@@ -23,7 +23,7 @@ def save_figure(figure: "Figure", path: Path | str, dots_per_inch: int = 110) ->
     write_whole(Path(path), lambda temporary: figure.savefig(temporary, dpi=dots_per_inch))
 
 
-def paint(panel: "Axes", labels: NDArray[Any], colours: Mapping[int, str]) -> None:
+def overlay_labels(panel: "Axes", labels: NDArray[Any], colours: Mapping[int, str]) -> None:
     """Lay labels `(height, width)` over a panel, each value in its colour; other values stay clear."""
     from matplotlib.colors import to_rgba
 

@@ -13,7 +13,7 @@ EXPERIMENT = "experiment.toml"
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchFolder:
     """Of one bench folder; all empty where the folder, or a score file, has no experiment.
 
     Attributes:

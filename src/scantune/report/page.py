@@ -5,12 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scantune.report.render import markdown
-from scantune.report.scores import Column, in_words
-from scantune.report.statistics import BOOTSTRAP_RESAMPLES, LEVEL, RESAMPLES, people_needed, smallest_p
+from scantune.report.scores import SiteColumn, structure_text
+from scantune.report.statistics import (
+    BOOTSTRAP_RESAMPLES,
+    CONFIDENCE_LEVEL,
+    PERMUTATIONS,
+    people_needed,
+    smallest_p,
+)
 from scantune.report.study import Study
-from scantune.report.tables.base import ALPHA, Table, p_text
+from scantune.report.tables.base import SIGNIFICANCE_LEVEL, ReportTable, p_text
 
-FIGURES = {
+FIGURE_CAPTIONS = {
     "people": "Dice of every person",
     "changes": "Change of Dice: mean, 95 % bootstrap interval, and a stroke for every person",
     "along": "Dice and energy along the adaptation, means over people",
@@ -20,10 +26,10 @@ FIGURES = {
 """What stands under a figure, by the start of its name."""
 
 
-def page(
+def report_page(
     study: Study,
     places: Sequence[Path],
-    tables: Mapping[str, Table],
+    tables: Mapping[str, ReportTable],
     figures: Sequence[Path],
     indices: Sequence[Path],
     missing: Sequence[str],
@@ -54,7 +60,7 @@ def page(
 
 def _what(study: Study, places: Sequence[Path]) -> str:
     names = ", ".join(f"`{place.name}`" for place in places)
-    structures = "; ".join(f"{cohort}: {in_words(names)}" for cohort, names in study.scores.structures.items())
+    structures = "; ".join(f"{cohort}: {structure_text(names)}" for cohort, names in study.scores.structures.items())
     return (
         f"{study.scores.rows} rows of {names}: {len(study.scores.methods)} methods, {len(study.scores.columns)} sites, "
         f"compared with *{study.against}*. Scored: {structures}. Each table is also in `tables/` (Markdown and LaTeX, "
@@ -110,23 +116,23 @@ def _people(study: Study) -> str:
 def _tests(study: Study) -> list[str]:
     fewest = min(study.people(column) for column in study.scores.columns)
     most = max(study.people(column) for column in study.scores.columns)
-    needed = people_needed(ALPHA)
+    needed = people_needed(SIGNIFICANCE_LEVEL)
     sentences = [
         f"Tests: two-sided paired permutation tests of the mean change, all sign patterns where there are at most "
-        f"{RESAMPLES:,} (up to 16 people), else {RESAMPLES:,} random ones. Intervals: percentile bootstrap over "
-        f"people, {LEVEL:.0%}, {BOOTSTRAP_RESAMPLES:,} draws; too narrow for a handful of people.",
+        f"{PERMUTATIONS:,} (up to 16 people), else {PERMUTATIONS:,} random ones. Intervals: percentile bootstrap over "
+        f"people, {CONFIDENCE_LEVEL:.0%}, {BOOTSTRAP_RESAMPLES:,} draws; too narrow for a handful of people.",
         f"The smallest p that so many people can give: {p_text(smallest_p(fewest))} with {fewest} (the smallest site), "
         f"{p_text(smallest_p(most))} with {most} (the largest).",
     ]
     if fewest < needed:
         sentences.append(
-            f"With fewer than {needed} people no p-value can be below {ALPHA}: at such sites a missing triangle says "
-            "nothing."
+            f"With fewer than {needed} people no p-value can be below {SIGNIFICANCE_LEVEL}: at such sites a missing "
+            "triangle says nothing."
         )
     return sentences
 
 
-def _listed(columns: Iterable[Column]) -> str:
+def _listed(columns: Iterable[SiteColumn]) -> str:
     """Sites by cohort."""
     cohorts: dict[str, list[str]] = {}
     for column in columns:
@@ -135,6 +141,6 @@ def _listed(columns: Iterable[Column]) -> str:
 
 
 def _shown(figure: Path) -> str:
-    kind = next((told for name, told in FIGURES.items() if figure.name.startswith(name)), figure.name)
+    kind = next((told for name, told in FIGURE_CAPTIONS.items() if figure.name.startswith(name)), figure.name)
     part = figure.name
     return f"![{kind}](figures/{figure.name}.png)\n\n*{kind} ({part}).*"

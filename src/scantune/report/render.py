@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from scantune.report.tables.base import Cell, Mark, Section, Table
+from scantune.report.tables.base import Cell, Mark, ReportTable, Section
 
-LINES = 34
+LINES_PER_PAGE = 34
 """The most lines of one LaTeX table, so that it fits on a page with its caption; a longer one is continued."""
 
 TRIANGLES: dict[Mark, str] = {"better": "△", "surely better": "▲", "worse": "▽", "surely worse": "▼"}
@@ -28,7 +28,7 @@ _LATEX = {
 _LIGATURES = re.compile(r"(?<=([-,'`?!]))(?=\1)")
 _STRUT = r"\rule{0pt}{2.6ex}"  # air below a rule
 
-DOCUMENT = r"""\documentclass[a4paper,landscape]{article}
+LATEX_DOCUMENT = r"""\documentclass[a4paper,landscape]{article}
 \usepackage{iftex}
 \ifPDFTeX
 \usepackage[T1]{fontenc}
@@ -45,7 +45,7 @@ DOCUMENT = r"""\documentclass[a4paper,landscape]{article}
 """A document around tables; they need amssymb (the triangles) and graphicx (to fit the page)."""
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ReportTable) -> str:
     """A table as GitHub and MkDocs show it, its caption below."""
     width = len(table.head)
     lines = [_line(_plain(name) for name in table.head), _line(["---"] * width)]
@@ -59,7 +59,7 @@ def markdown(table: Table) -> str:
     return "\n".join([*lines, "", caption, ""] if caption else [*lines, ""])
 
 
-def latex(name: str, table: Table) -> str:
+def latex(name: str, table: ReportTable) -> str:
     """A table as a `table` environment, labelled `tab:NAME`, as wide as the page at most.
 
     One that is longer than a page becomes several environments under one number.
@@ -71,27 +71,27 @@ def latex(name: str, table: Table) -> str:
     return "\n".join([*floats, *(_float(part, again) for part in others)])
 
 
-def _parts(table: Table) -> Iterator[Table]:
+def _parts(table: ReportTable) -> Iterator[ReportTable]:
     """The table, or parts of it that fit on a page each; a section that fits on one is not parted."""
     part: list[Section] = []
-    left = LINES
+    left = LINES_PER_PAGE
     for section in (short for whole in table.sections for short in _short(whole)):
         lines = len(section.rows) + bool(section.title)
         if part and lines > left:
             yield replace(table, sections=tuple(part))
-            part, left = [], LINES
+            part, left = [], LINES_PER_PAGE
         part.append(section)
         left -= lines
     yield replace(table, sections=tuple(part))
 
 
 def _short(section: Section) -> Iterator[Section]:
-    most = LINES - 1
+    most = LINES_PER_PAGE - 1
     for first in range(0, len(section.rows), most):
         yield replace(section, rows=section.rows[first : first + most])
 
 
-def _float(table: Table, below: Sequence[str]) -> str:
+def _float(table: ReportTable, below: Sequence[str]) -> str:
     body = [*_latex_head(table), r"\hline"]
     for section in table.sections:
         body += [*_latex_section(section, len(table.head)), r"\hline"]
@@ -111,7 +111,7 @@ def _float(table: Table, below: Sequence[str]) -> str:
     )
 
 
-def _latex_head(table: Table) -> list[str]:
+def _latex_head(table: ReportTable) -> list[str]:
     """Names of the columns, under the titles of their groups."""
     names = [_escaped(name) for name in table.head]
     if not table.groups:
@@ -135,7 +135,7 @@ def _latex_section(section: Section, width: int) -> list[str]:
     return [*title, *map(_row, rows)]
 
 
-def _alignment(table: Table) -> str:
+def _alignment(table: ReportTable) -> str:
     if not table.groups:
         return "r" * (len(table.head) - 1)
     return "".join(r"@{\hspace{1.5em}}" + "c" * count for _, count in table.groups)

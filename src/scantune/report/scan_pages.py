@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import MEAN, ROWS, ScoreRow, read_rows
+from scantune.evaluation.rows import MEAN, ROWS_FILE, ScoreRow, read_rows
 from scantune.pages.base import CaseView, IndexRow
 from scantune.pages.case import is_current, write_case
 from scantune.pages.index import INDEX, write_index
 
-FOLDER = "cases"
+CASES_FOLDER = "cases"
 """Of the scans' pages, beside the index."""
 
-MOST = 20
+MAX_FAILURES_LISTED = 20
 """Failures that an index names."""
 
 
@@ -74,7 +74,9 @@ def pages_of_bench(folder: str | Path, out: str | Path) -> Path | None:
     finished = sorted(path.parent for path in (folder / "jobs").glob("*/manifest.json"))
     if not finished:
         return None
-    runs = _means([folder] if (folder / ROWS).is_file() else [job for job in finished if (job / ROWS).is_file()])
+    runs = _means(
+        [folder] if (folder / ROWS_FILE).is_file() else [job for job in finished if (job / ROWS_FILE).is_file()]
+    )
     shown = [_show(row, folder / "jobs" / row.job, out) for row in runs]
     rows = sorted((one for one, _ in shown), key=lambda row: (row.site, row.subject, row.method, row.name))
     unknown = len({job.name for job in finished} - {row.job for row in runs})
@@ -104,13 +106,13 @@ def _failures(folder: Path) -> list[str]:
         if not (folder / "jobs" / file.stem).is_dir():
             title, reason, *_ = [*file.read_text(encoding="utf-8", errors="replace").splitlines(), "", ""]
             told.append(f"Failed: {title}: {reason} (failed/{file.name})")
-    more = len(told) - MOST
-    return told if more <= 0 else [*told[:MOST], f"Failed: {more} more, in failed/."]
+    more = len(told) - MAX_FAILURES_LISTED
+    return told if more <= 0 else [*told[:MAX_FAILURES_LISTED], f"Failed: {more} more, in failed/."]
 
 
 def _show(row: ScoreRow, folder: Path, out: Path) -> tuple[IndexRow, str]:
     """Write a run's page, where its scan was kept; its row of the index, and why there is no page where it failed."""
-    file, kept = f"{FOLDER}/{folder.name}.html", folder / "case.npz"
+    file, kept = f"{CASES_FOLDER}/{folder.name}.html", folder / "case.npz"
     manifest: Mapping[str, Any] = {}
     view, failure = None, ""
     try:

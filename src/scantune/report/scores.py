@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import MEAN, ROWS, WHOLE
-from scantune.report.statistics import Run
+from scantune.evaluation.rows import MEAN, ROWS_FILE, WHOLE
+from scantune.report.statistics import RunKey
 
-REQUIRED = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
+REQUIRED_COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
 
 COHORTS = ("prostate", "cardiac", "spine", "brain", "wmh")
 """In the order of the paper's tables; others follow as they appear."""
@@ -26,7 +26,7 @@ _SIMULATED = re.compile(r".+_(train|validation|test)-\d{3}(_seed-\d+)?(_E[DS])?"
 _MOMENT = re.compile(r"_E[DS]$")  # of a heart, at the end of a scan's name
 
 
-class Column(NamedTuple):
+class SiteColumn(NamedTuple):
     """A column of the tables: people of one site, in one tier of the experiment. Tiers are never mixed."""
 
     cohort: str
@@ -57,9 +57,9 @@ class Scored:
         job: The folder under `jobs/` with the run's trace; empty where there is none.
     """
 
-    column: Column
+    column: SiteColumn
     method: str
-    run: Run
+    run: RunKey
     dice: float
     before: float = math.nan
     after: float = math.nan
@@ -83,7 +83,7 @@ class ScoreTable:
     rows: int
 
     @cached_property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[SiteColumn]:
         """In order of tiers and cohorts (the paper's first), sites as they appear in the file."""
         cohorts = [*COHORTS, *(cohort for cohort in self.structures if cohort not in COHORTS)]
         return sorted(
@@ -97,29 +97,29 @@ class ScoreTable:
         return list(dict.fromkeys(score.method for score in self.scores))
 
     @cached_property
-    def cells(self) -> dict[tuple[Column, str], dict[Run, Scored]]:
+    def cells(self) -> dict[tuple[SiteColumn, str], dict[RunKey, Scored]]:
         """The scores by column, method and run."""
-        cells: dict[tuple[Column, str], dict[Run, Scored]] = {}
+        cells: dict[tuple[SiteColumn, str], dict[RunKey, Scored]] = {}
         for score in self.scores:
             cells.setdefault((score.column, score.method), {})[score.run] = score
         return cells
 
-    def dice(self, column: Column, method: str) -> dict[Run, float]:
+    def dice(self, column: SiteColumn, method: str) -> dict[RunKey, float]:
         """The Dice scores of a cell of the table by run, without those that are NaN."""
         found = self.cells.get((column, method), {})
         return {run: score.dice for run, score in found.items() if not math.isnan(score.dice)}
 
     @cached_property
-    def runs(self) -> dict[Column, set[Run]]:
+    def runs(self) -> dict[SiteColumn, set[RunKey]]:
         """Every run of a column that any method has: what a finished cell holds."""
-        runs: dict[Column, set[Run]] = {}
+        runs: dict[SiteColumn, set[RunKey]] = {}
         for score in self.scores:
             if not math.isnan(score.dice):
                 runs.setdefault(score.column, set()).add(score.run)
         return runs
 
     @cached_property
-    def simulated(self) -> dict[Column, bool]:
+    def simulated(self) -> dict[SiteColumn, bool]:
         """Whether the people of a column are simulated, as their names tell."""
         told = dict.fromkeys(self.columns, True)
         for score in self.scores:
@@ -139,7 +139,7 @@ def read_scores(path: Path | str, structure: str | None = None) -> ScoreTable:
         InputError: There is no such file, it is not one of scores, or the structure is nowhere in it.
     """
     path = Path(path)
-    file = path / ROWS if path.is_dir() else path
+    file = path / ROWS_FILE if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file} does not exist: expected a score file, or a folder that scantune bench wrote.")
     try:
@@ -149,11 +149,11 @@ def read_scores(path: Path | str, structure: str | None = None) -> ScoreTable:
             records = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file} must be a CSV file of scores, but cannot be read as one: {error}.") from error
-    missing = [name for name in REQUIRED if name not in columns]
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         raise InputError(
-            f"{file} must have the columns {', '.join(REQUIRED)}, but has no {missing[0]}; expected a score file of "
-            "scantune bench or scantune evaluate."
+            f"{file} must have the columns {', '.join(REQUIRED_COLUMNS)}, but has no {missing[0]}; expected a score "
+            "file of scantune bench or scantune evaluate."
         )
     if not records:
         raise InputError(f"{file} has no rows yet; wait for the first finished job, and report again.")
@@ -171,7 +171,7 @@ def _read(file: Path, records: Iterable[Mapping[str, str]], sessions: bool) -> l
     seen: dict[tuple[object, ...], int] = {}
     for number, record in enumerate(records, start=2):
         person, session = (record["subject"], record["session"]) if sessions else _person(record["subject"])
-        column = Column(record["cohort"] or "scans", record.get("tier") or "", record["site"] or "all")
+        column = SiteColumn(record["cohort"] or "scans", record.get("tier") or "", record["site"] or "all")
         key = (column, record["method"], person, session, record.get("fold"), record["seed"], record["structure"])
         times = seen[key] = seen.get(key, 0) + 1
         if sessions and times > 1:
@@ -215,7 +215,7 @@ def _table(lines: list[_Line], structure: str | None, file: Path) -> ScoreTable:
     if not any(chosen.values()):
         known = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
         raise InputError(f"{file} has no structure {structure!r}. It has: {known}.")
-    counted: dict[tuple[Column, str, Run], list[Scored]] = {}
+    counted: dict[tuple[SiteColumn, str, RunKey], list[Scored]] = {}
     for line in lines:
         if line.structure in chosen[line.scored.column.cohort]:
             scored = line.scored
@@ -234,7 +234,7 @@ def _choice(names: list[str], structure: str | None) -> list[str]:
     return names
 
 
-def in_words(names: Sequence[str]) -> str:
+def structure_text(names: Sequence[str]) -> str:
     """What is scored."""
     if len(names) > 1:
         return f"mean of {', '.join(names)}"

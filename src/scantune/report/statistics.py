@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-RESAMPLES = 100_000
+PERMUTATIONS = 100_000
 """Random sign patterns of a permutation test, as in the paper; where there are no more patterns, all are taken."""
 
 BOOTSTRAP_RESAMPLES = 9_999
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 """Of the confidence intervals."""
 
 _BATCH = 2_000  # resamples held in memory at a time
 _SEED = 0
 
-Run = tuple[Hashable, ...]
+RunKey = tuple[Hashable, ...]
 """What one score belongs to; the first entry is the person, the others tell session, fold and seed apart."""
 
 
@@ -75,7 +75,7 @@ def _comparison(changes: NDArray[np.float64], p: float, low: float, high: float)
     return Comparison(changes.size, changed, mean, low, high, p, smallest_p(changed), worse, worst)
 
 
-def person_means(scores: Mapping[Run, float]) -> dict[Hashable, float]:
+def person_means(scores: Mapping[RunKey, float]) -> dict[Hashable, float]:
     """The mean score of each person, over sessions, folds and seeds; scores that are NaN are left out."""
     gathered: dict[Hashable, list[float]] = {}
     for run, score in scores.items():
@@ -84,7 +84,7 @@ def person_means(scores: Mapping[Run, float]) -> dict[Hashable, float]:
     return {person: float(np.mean(values)) for person, values in gathered.items()}
 
 
-def person_changes(before: Mapping[Run, float], after: Mapping[Run, float]) -> dict[Hashable, float]:
+def person_changes(before: Mapping[RunKey, float], after: Mapping[RunKey, float]) -> dict[Hashable, float]:
     """The mean change of each person, over the runs that have both scores.
 
     A run that only one side has (of an experiment that is not finished) is left out of both, so that the change is
@@ -97,7 +97,7 @@ def permutation_p(changes: ArrayLike) -> NDArray[np.float64]:
     """P-values of two-sided paired permutation tests of the mean change.
 
     Under the null hypothesis the two scores of a person may be swapped, which flips the sign of the change. All sign
-    patterns are taken where there are at most `RESAMPLES` (up to 16 people), and else so many random ones, of which
+    patterns are taken where there are at most `PERMUTATIONS` (up to 16 people), and else so many random ones, of which
     the observed one counts as one more.
 
     Args:
@@ -115,7 +115,7 @@ def permutation_p(changes: ArrayLike) -> NDArray[np.float64]:
         (table,),
         _mean,
         permutation_type="samples",
-        n_resamples=RESAMPLES,
+        n_resamples=PERMUTATIONS,
         batch=_BATCH,
         axis=-1,
         vectorized=True,
@@ -127,9 +127,9 @@ def permutation_p(changes: ArrayLike) -> NDArray[np.float64]:
 def smallest_p(people: int) -> float:
     """The least p-value that `permutation_p` can give: when all people change in the same direction."""
     patterns = 1 << people
-    if patterns <= RESAMPLES:
+    if patterns <= PERMUTATIONS:
         return min(1.0, 2.0 / patterns)
-    return 2.0 / (RESAMPLES + 1)
+    return 2.0 / (PERMUTATIONS + 1)
 
 
 def people_needed(p: float) -> int:
@@ -145,7 +145,7 @@ def bonferroni(p: ArrayLike, comparisons: int) -> NDArray[np.float64]:
 def confidence_interval(
     changes: ArrayLike, statistic: Callable[..., Any] = np.mean
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile bootstrap intervals at level `LEVEL`, drawing people with replacement.
+    """Percentile bootstrap intervals at level `CONFIDENCE_LEVEL`, drawing people with replacement.
 
     With few people such intervals are too narrow: three people can be drawn in ten different ways only.
 
@@ -166,7 +166,7 @@ def confidence_interval(
         statistic,
         axis=-1,
         vectorized=True,
-        confidence_level=LEVEL,
+        confidence_level=CONFIDENCE_LEVEL,
         method="percentile",
         n_resamples=BOOTSTRAP_RESAMPLES,
         batch=_BATCH,

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
-from scantune.report.scores import Column, ScoreTable
-from scantune.report.statistics import Comparison, Run, compare, person_changes, person_means
+from scantune.report.scores import ScoreTable, SiteColumn
+from scantune.report.statistics import Comparison, RunKey, compare, person_changes, person_means
 
-STRONG = ("strong baseline", "source", "source (strong baseline)")
+STRONG_BASELINES = ("strong baseline", "source", "source (strong baseline)")
 """What adaptation starts from, and is compared with; the first of these that a file has."""
 
 BASELINE, SUPERVISED = "baseline", "supervised"
 REGISTRATION = "registration"
 
-ORDER = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
+METHOD_ORDER = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
 """Adaptation methods as the paper lists them; others follow as they appear."""
 
 TRAINING_SITES: dict[str, str] = {
@@ -73,7 +73,7 @@ class Study:
         Raises:
             InputError: There is no such method.
         """
-        wanted = STRONG if against is None else (against,)
+        wanted = STRONG_BASELINES if against is None else (against,)
         for name in wanted:
             if name in scores.methods:
                 return cls(scores, name, tuple(jobs), training or {})
@@ -83,7 +83,7 @@ class Study:
         )
 
     @cached_property
-    def comparisons(self) -> dict[tuple[Column, str], Comparison]:
+    def comparisons(self) -> dict[tuple[SiteColumn, str], Comparison]:
         """Every method against the chosen one, column by column; where both have nobody in common there is none."""
         changes = {
             (column, method): list(self._changes(column, method).values())
@@ -93,23 +93,23 @@ class Study:
         changes = {cell: found for cell, found in changes.items() if found}
         return dict(zip(changes, compare(list(changes.values())), strict=True))
 
-    def _changes(self, column: Column, method: str) -> dict[Any, float]:
+    def _changes(self, column: SiteColumn, method: str) -> dict[Any, float]:
         return person_changes(self.scores.dice(column, self.against), self.scores.dice(column, method))
 
-    def mean(self, column: Column, method: str) -> float:
+    def mean(self, column: SiteColumn, method: str) -> float:
         """Mean Dice over people; NaN where there is nobody."""
         people = person_means(self.scores.dice(column, method))
         return math.fsum(people.values()) / len(people) if people else math.nan
 
-    def people(self, column: Column) -> int:
+    def people(self, column: SiteColumn) -> int:
         """Number of people of a column, whoever has a score of any method."""
         return len({run[0] for run in self.scores.runs.get(column, set())})
 
-    def progress(self, column: Column, method: str) -> tuple[int, int]:
+    def progress(self, column: SiteColumn, method: str) -> tuple[int, int]:
         """Runs that are done, and all runs of the column."""
         return len(self.scores.dice(column, method)), len(self.scores.runs.get(column, set()))
 
-    def columns(self, *, task: str | None = None, training: bool | None = None) -> list[Column]:
+    def columns(self, *, task: str | None = None, training: bool | None = None) -> list[SiteColumn]:
         """The columns of one task (registration or not), at the training site or not; None for either."""
         homes = {**TRAINING_SITES, **self.training}
         return [
@@ -119,22 +119,22 @@ class Study:
             and (training is None or (homes.get(column.cohort) == column.site) == training)
         ]
 
-    def adaptations(self, columns: Iterable[Column]) -> list[str]:
+    def adaptations(self, columns: Iterable[SiteColumn]) -> list[str]:
         """Adaptation methods with scores in these columns, the paper's first; variants (`ae, identity`) not among them.
 
         Their number is what a Bonferroni correction counts.
         """
         wanted = set(columns)
         here = {method for column, method in self.scores.cells if column in wanted}
-        others = {BASELINE, SUPERVISED, self.against, *STRONG}
-        known = [name for name in ORDER if name in here]
+        others = {BASELINE, SUPERVISED, self.against, *STRONG_BASELINES}
+        known = [name for name in METHOD_ORDER if name in here]
         return known + [m for m in self.scores.methods if m in here - others - {*known} and not is_variant(m)]
 
     def variants(self, method: str | None = None) -> list[str]:
         """Variants of a method, such as `foe-cnn-pca, lambda 1`; of any method for None."""
         return [name for name in self.scores.methods if is_variant(name) and method in (None, name.split(", ")[0])]
 
-    def traces(self, column: Column, method: str) -> dict[Run, Trace]:
+    def traces(self, column: SiteColumn, method: str) -> dict[RunKey, Trace]:
         """The traces of a cell's runs, of those that were kept."""
         found = {run: self._trace(score.job) for run, score in self.scores.cells.get((column, method), {}).items()}
         names = self.scores.structures[column.cohort]
@@ -172,7 +172,7 @@ def _scored(trace: Trace, structures: Sequence[str]) -> Trace:
     return {**trace, "dice": np.where(known > 0, total / np.maximum(known, 1), math.nan)}
 
 
-def along(traces: Mapping[Run, Trace], name: str) -> dict[int, float]:
+def mean_along(traces: Mapping[RunKey, Trace], name: str) -> dict[int, float]:
     """A quantity of the traces by step, as a mean over people; of the steps at which every run has it.
 
     Args:

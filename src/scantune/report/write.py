@@ -9,18 +9,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from scantune.errors import InputError
-from scantune.report.bench_folder import Plan
-from scantune.report.figures import FIGURES, save
-from scantune.report.page import page
-from scantune.report.render import DOCUMENT, latex, markdown
-from scantune.report.scores import Column, Scored, ScoreTable, in_words, read_scores
-from scantune.report.statistics import Comparison, Run
+from scantune.report.bench_folder import BenchFolder
+from scantune.report.figures import FIGURES, save_png_and_svg
+from scantune.report.page import report_page
+from scantune.report.render import LATEX_DOCUMENT, latex, markdown
+from scantune.report.scores import Scored, ScoreTable, SiteColumn, read_scores, structure_text
+from scantune.report.statistics import Comparison, RunKey
 from scantune.report.study import Study
-from scantune.report.tables import TABLES, Table
+from scantune.report.tables import TABLES, ReportTable
 from scantune.scans.files import write_whole
 
-COMPARISONS = "comparisons.csv"
-PAGE = "report.md"
+COMPARISONS_FILE = "comparisons.csv"
+REPORT_FILE = "report.md"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WrittenReport:
     """
 
     page: Path
-    tables: dict[str, Table]
+    tables: dict[str, ReportTable]
     figures: list[Path]
     study: Study
 
@@ -68,10 +68,10 @@ def report(
     folder = Path(out) if out is not None else default_folder(places)
     say = on_part or (lambda _part: None)
     say("scores")
-    plans = [Plan.read(place) for place in places]
+    plans = [BenchFolder.read(place) for place in places]
     found = [read_scores(place, structure or plan.score) for place, plan in zip(places, plans, strict=True)]
     training = dict(pair for plan in plans for pair in plan.training)
-    study = Study.of(joined(found), against, [place / "jobs" for place in places if place.is_dir()], training)
+    study = Study.of(join_scores(found), against, [place / "jobs" for place in places if place.is_dir()], training)
     tables = {}
     for name, build in TABLES.items():
         say(name)
@@ -81,16 +81,16 @@ def report(
             _write(folder / "tables" / f"{name}.md", f"# {table.title}\n\n{markdown(table)}")
             _write(folder / "tables" / f"{name}.tex", latex(name, table))
     inputs = "\n".join(f"\\input{{tables/{name}}}\n\\clearpage" for name in tables)
-    _write(folder / "report.tex", DOCUMENT % inputs)
-    _write(folder / COMPARISONS, _comparisons(study))
+    _write(folder / "report.tex", LATEX_DOCUMENT % inputs)
+    _write(folder / COMPARISONS_FILE, _comparisons(study))
     figures = _figures(study, folder, densities, say)
     say("pages")
     inside = [index.relative_to(folder) for index in _pages(places, folder)]
     told = zip(places, plans, found, strict=True)
     missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
-    text = page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
-    _write(folder / PAGE, text)
-    return WrittenReport(folder / PAGE, tables, figures, study)
+    text = report_page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
+    _write(folder / REPORT_FILE, text)
+    return WrittenReport(folder / REPORT_FILE, tables, figures, study)
 
 
 def default_folder(places: Sequence[Path]) -> Path:
@@ -105,20 +105,20 @@ def default_folder(places: Sequence[Path]) -> Path:
     return place / "report" if place.is_dir() else place.with_name(f"{place.stem}-report")
 
 
-def joined(tables: Sequence[ScoreTable]) -> ScoreTable:
+def join_scores(tables: Sequence[ScoreTable]) -> ScoreTable:
     """The scores of several files as one table; a run that several have alike (the same baseline) is taken once.
 
     Raises:
         InputError: Two files have different scores for the same run of a scan, or of other structures.
     """
-    scores: dict[tuple[Column, str, Run], Scored] = {}
+    scores: dict[tuple[SiteColumn, str, RunKey], Scored] = {}
     structures: dict[str, tuple[str, ...]] = {}
     for table in tables:
         for cohort, names in table.structures.items():
             if structures.setdefault(cohort, names) != names:
                 raise InputError(
-                    f"The files score different structures of {cohort}: {in_words(structures[cohort])}, and "
-                    f"{in_words(names)}. Choose one with --structure."
+                    f"The files score different structures of {cohort}: {structure_text(structures[cohort])}, and "
+                    f"{structure_text(names)}. Choose one with --structure."
                 )
         for one in table.scores:
             known = scores.setdefault((one.column, one.method, one.run), one)
@@ -150,7 +150,7 @@ def _figures(
         say(name)
         for part, figure in build(study).items():
             path = folder / "figures" / _file_name(f"{name}-{part}" if part else name)
-            save(figure, path)
+            save_png_and_svg(figure, path)
             written.append(path)
     if densities is not None:
         say("densities")
@@ -161,7 +161,7 @@ def _figures(
         model, scan = load(densities[0]), read_scan(densities[1])
         prepared = model.preprocessing.apply(scan)
         found = least_gaussian(model.network, prepared.volume, prepared.padding)
-        save(
+        save_png_and_svg(
             density_figure(found, f"{scan.name}: the least Gaussian channel of each layer"),
             folder / "figures" / "densities",
         )

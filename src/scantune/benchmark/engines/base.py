@@ -12,11 +12,11 @@ from typing import Self
 
 import torch
 
-from scantune.benchmark.jobs import Job, Place
+from scantune.benchmark.jobs import Job, JobEnvironment
 from scantune.benchmark.store import Store
 from scantune.errors import InputError
 
-RETRIES = 2
+MAX_RETRIES = 2
 """How often a job is begun again whose worker died."""
 
 
@@ -42,7 +42,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobOutcome:
     """A job that ended.
 
     Attributes:
@@ -81,7 +81,7 @@ class Engine(ABC):
         """Take a job whose inputs are finished; there must be a free slot."""
 
     @abstractmethod
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[JobOutcome]:
         """The jobs that ended, in the store where they are done; after so many seconds at the latest."""
 
     @abstractmethod
@@ -96,27 +96,27 @@ class Engine(ABC):
         self.stop()
 
 
-def carry_out(job: Job, place: Place, store: Store, told: Store | None = None) -> Ended:
+def run_job(job: Job, environment: JobEnvironment, store: Store, progress_store: Store | None = None) -> JobOutcome:
     """Run a job where it is; whatever it stumbles over comes back as a sentence.
 
     Args:
         job: What to do.
-        place: Where models and checkpoints are.
+        environment: Where models and checkpoints are.
         store: Gets the result.
-        told: Is told of the progress; by default the same.
+        progress_store: Notes the progress; by default `store`.
     """
     try:
         if not store.has(job.key):
             with store.making(job.key) as out:
-                job.run(place, out, _Teller(job.key, told or store))
+                job.run(environment, out, _Teller(job.key, progress_store or store))
     except InputError as error:
-        return Ended(job.key, str(error), traceback.format_exc())
+        return JobOutcome(job.key, str(error), traceback.format_exc())
     except Exception as error:  # one job must not take the others with it
         what = " ".join(str(error).split())[:300] or "no message"
-        return Ended(job.key, f"An unforeseen {type(error).__name__}: {what}", traceback.format_exc())
+        return JobOutcome(job.key, f"An unforeseen {type(error).__name__}: {what}", traceback.format_exc())
     finally:
         _let_go()
-    return Ended(job.key)
+    return JobOutcome(job.key)
 
 
 def _let_go() -> None:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from scantune.benchmark.engines.base import RETRIES, Ended, Engine, EngineSettings, carry_out
-from scantune.benchmark.jobs import Job, Place
+from scantune.benchmark.engines.base import MAX_RETRIES, Engine, EngineSettings, JobOutcome, run_job
+from scantune.benchmark.jobs import Job, JobEnvironment
 from scantune.benchmark.store import Store
 from scantune.runtime.processes import ProcessPool, TaskDone, TaskFailed, WorkerContext, WorkerDied, choose_gpu
 
@@ -27,14 +27,14 @@ class LocalEngine(Engine):
 
     def start(self) -> None:
         """Open the pool of processes."""
-        place = Place(self.store.finished, self.store.running, self.settings.device)
-        self.pool = ProcessPool[Job](partial(_prepare, self.store, place), self.slots, self.settings.threads)
+        environment = JobEnvironment(self.store.finished, self.store.running, self.settings.device)
+        self.pool = ProcessPool[Job](partial(_prepare, self.store, environment), self.slots, self.settings.threads)
 
     def submit(self, job: Job) -> None:
         """Hand a job to a free process."""
         self.pool.submit(job)
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[JobOutcome]:
         """Return the jobs that ended, and start those again whose process died."""
         ended = []
         for event in self.pool.wait(seconds):
@@ -50,16 +50,16 @@ class LocalEngine(Engine):
         """End the processes."""
         self.pool.close()
 
-    def _retry(self, job: Job) -> list[Ended]:
+    def _retry(self, job: Job) -> list[JobOutcome]:
         """Start a job again, unless too many processes died at it."""
         self.deaths[job.key] += 1
-        if self.deaths[job.key] > RETRIES:
-            return [Ended(job.key, f"Its process died {self.deaths[job.key]} times; was there enough memory?")]
+        if self.deaths[job.key] > MAX_RETRIES:
+            return [JobOutcome(job.key, f"Its process died {self.deaths[job.key]} times; was there enough memory?")]
         self.pool.submit(job)
         return []
 
 
-def _prepare(store: Store, place: Place, context: WorkerContext) -> Callable[[Job], Ended]:
+def _prepare(store: Store, environment: JobEnvironment, context: WorkerContext) -> Callable[[Job], JobOutcome]:
     """Return the function that runs one job after another in a worker process."""
     choose_gpu(context.number)
-    return lambda job: carry_out(job, place, store)
+    return lambda job: run_job(job, environment, store)

@@ -8,16 +8,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scantune.benchmark.engines.base import RETRIES, Ended, Engine, EngineSettings, carry_out
-from scantune.benchmark.jobs import MODEL, Job, Place
+from scantune.benchmark.engines.base import MAX_RETRIES, Engine, EngineSettings, JobOutcome, run_job
+from scantune.benchmark.jobs import MODEL, Job, JobEnvironment
 from scantune.benchmark.store import Store
 from scantune.errors import InputError
 from scantune.runtime.processes import cores
 from scantune.scans.files import write_whole
 
-Files = dict[str, bytes]
+JobFiles = dict[str, bytes]
 
-OBJECT_STORE = 256 * 2**20
+OBJECT_STORE_BYTES = 256 * 2**20
 """Bytes of the object store of a new cluster: models are a few MB each."""
 
 
@@ -55,7 +55,7 @@ class RayEngine(Engine):
             ray.init(address=address, log_to_driver=False, **({} if address else self._new_cluster()))
             self.own = True
         self.task = ray.remote(_run).options(
-            num_cpus=self.settings.threads, num_gpus=1 if self._gpus() else 0, max_retries=RETRIES
+            num_cpus=self.settings.threads, num_gpus=1 if self._gpus() else 0, max_retries=MAX_RETRIES
         )
 
     def submit(self, job: Job) -> None:
@@ -65,7 +65,7 @@ class RayEngine(Engine):
         place = (str(self.store.folder.resolve()), self.settings.device, self.settings.threads)
         self.pending[self.task.remote(job, keys, *place, *refs)] = job
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[JobOutcome]:
         """Results that came back, put into the store."""
         import ray
 
@@ -83,14 +83,14 @@ class RayEngine(Engine):
         if self.own:
             ray.shutdown()
 
-    def _take(self, ref: Any) -> Ended:
+    def _take(self, ref: Any) -> JobOutcome:
         import ray
 
         job = self.pending.pop(ref)
         try:
             ended, files = ray.get(ref)
         except ray.exceptions.RayError as error:
-            return Ended(job.key, f"Its worker died {RETRIES + 1} times; was there enough memory?", str(error))
+            return JobOutcome(job.key, f"Its worker died {MAX_RETRIES + 1} times; was there enough memory?", str(error))
         if not ended.reason:
             with self.store.making(job.key) as out:
                 for name, content in files.items():
@@ -110,7 +110,7 @@ class RayEngine(Engine):
         jobs = self.settings.workers or cores() // self.settings.threads or 1
         return {
             "num_cpus": jobs * self.settings.threads,
-            "object_store_memory": OBJECT_STORE,
+            "object_store_memory": OBJECT_STORE_BYTES,
             "include_dashboard": False,
         }
 
@@ -120,7 +120,9 @@ class RayEngine(Engine):
         return self.settings.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
 
 
-def _run(job: Job, keys: list[str], folder: str, device: str, threads: int, *models: bytes) -> tuple[Ended, Files]:
+def _run(
+    job: Job, keys: list[str], folder: str, device: str, threads: int, *models: bytes
+) -> tuple[JobOutcome, JobFiles]:
     """A job on whatever machine this is: models are laid out as in a store, and the files come back as bytes."""
     import torch
 
@@ -132,7 +134,7 @@ def _run(job: Job, keys: list[str], folder: str, device: str, threads: int, *mod
         if not path.exists():
             write_whole(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
     made = here.finished / job.key
-    ended = carry_out(job, Place(here.finished, shared.running, device), here, shared)
+    ended = run_job(job, JobEnvironment(here.finished, shared.running, device), here, shared)
     files = {path.name: path.read_bytes() for path in made.iterdir()} if made.is_dir() else {}
     if MODEL not in files:  # models may be needed again, here
         shutil.rmtree(made, ignore_errors=True)

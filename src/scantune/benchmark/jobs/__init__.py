@@ -1,12 +1,12 @@
 """Jobs: the pieces of work of a benchmark, each known by a hash of everything that decides its result."""
 
-from scantune.benchmark.jobs.adaptation import Adaptation, Run
-from scantune.benchmark.jobs.base import MODEL, Job, Place, Tell
-from scantune.benchmark.jobs.networks import FineTuning, Given, HelperTraining, PriorFitting, Training
+from scantune.benchmark.jobs.adaptation import AdaptArguments, Adaptation
+from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
+from scantune.benchmark.jobs.networks import FineTuning, GivenModel, HelperTraining, PriorFitting, Training
 
 JOBS: dict[str, type[Job]] = {
     "train": Training,
-    "given": Given,
+    "given": GivenModel,
     "supervise": FineTuning,
     "prior": PriorFitting,
     "helper": HelperTraining,
@@ -17,14 +17,14 @@ JOBS: dict[str, type[Job]] = {
 __all__ = [
     "JOBS",
     "MODEL",
+    "AdaptArguments",
     "Adaptation",
     "FineTuning",
-    "Given",
+    "GivenModel",
     "HelperTraining",
     "Job",
-    "Place",
+    "JobEnvironment",
+    "OnProgress",
     "PriorFitting",
-    "Run",
-    "Tell",
     "Training",
 ]

@@ -12,12 +12,12 @@ import torch
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.result import Result
-from scantune.benchmark.jobs.base import Job, Place, Tell
+from scantune.benchmark.jobs.base import Job, JobEnvironment, OnProgress
 from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Training
-from scantune.benchmark.jobs.scoring import common_structures, scores, seen
-from scantune.benchmark.jobs.watching import Watcher
-from scantune.benchmark.test_scans import Trial
-from scantune.evaluation.rows import ROWS, WHOLE, ScoreRow, write_rows
+from scantune.benchmark.jobs.observe import DiceObserver
+from scantune.benchmark.jobs.scoring import common_structures, restrict_to_slab, scores
+from scantune.benchmark.test_scans import HeldOutScan
+from scantune.evaluation.rows import ROWS_FILE, WHOLE, ScoreRow, write_rows
 from scantune.methods import find_method
 from scantune.model.model import Model
 from scantune.runtime.devices import find_device, reproducible
@@ -32,7 +32,7 @@ TRACE, CASE = "trace.json", "case.npz"
 
 
 @dataclass(frozen=True)
-class Run:
+class AdaptArguments:
     """How a network is adapted: arguments of `scantune.adapt` under the same names."""
 
     method: str
@@ -52,11 +52,11 @@ class Adaptation(Job):
     """Adapts to one scan, and scores it on its own grid.
 
     Attributes:
-        trial: The scan.
+        scan: The scan.
         network: Makes the network.
         prior: Fits its prior; None where it is not to have one.
         helper: Trains the helper network of the method, where it has one.
-        run_as: How.
+        arguments: How.
         labels: Label value of each structure in the scan's reference.
         score: The structure that is watched: one of the labels, `mean`, or `whole`, which is a row of its own then.
         watch: Steps at which the Dice is noted in the trace.
@@ -70,11 +70,11 @@ class Adaptation(Job):
     kind: ClassVar[str] = "adapt"
     version: ClassVar[int] = 1
 
-    trial: Trial
+    scan: HeldOutScan
     network: Training
     prior: PriorFitting | None
     helper: HelperTraining | None
-    run_as: Run
+    arguments: AdaptArguments
     labels: Mapping[str, int]
     score: str
     watch: tuple[int, ...]
@@ -92,14 +92,14 @@ class Adaptation(Job):
     def settings(self) -> dict[str, Any]:
         """How the network is adapted, and what is scored."""
         watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
-        own = {**self.run_as.record(), **self._newer()}
+        own = {**self.arguments.record(), **self._newer()}
         return {**own, "labels": dict(self.labels), "whole": self.whole, **watched}
 
     def _newer(self) -> dict[str, Any]:
         """What tells results from those of older versions, which lacked it."""
-        kind = find_method(self.run_as.method)
+        kind = find_method(self.arguments.method)
         version = {"method version": kind.version} if kind.version > 1 else {}
-        judged = bool(self.run_as.guard and self.network.plan.task)
+        judged = bool(self.arguments.guard and self.network.plan.task)
         return {**version, **({"judged by": Registration.judged_by} if judged else {})}
 
     @property
@@ -107,44 +107,44 @@ class Adaptation(Job):
         """Whether all structures are scored as one, too."""
         return self.score == WHOLE
 
-    def scan(self) -> str:
-        """The trial; one that is kept is another result."""
-        return f"{self.trial.identity} kept" if self.keep else self.trial.identity
+    def scan_identity(self) -> str:
+        """The scan; one that is kept is another result."""
+        return f"{self.scan.identity} kept" if self.keep else self.scan.identity
 
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Adapt, score, write."""
-        device = find_device(place.device)
-        model = self._model(place)
-        case = seen(_case(self.trial, device), model.preprocessing)
+        device = find_device(environment.device)
+        model = self._model(environment)
+        case = restrict_to_slab(_case(self.scan, device), model.preprocessing)
         structures = common_structures(model.labels, self.labels)
-        watcher = Watcher(self.run_as.method, model, case, structures, self.score, self.watch)
+        watcher = DiceObserver(self.arguments.method, model, case, structures, self.score, self.watch)
         reset_peak_memory(device)
         with reproducible(device):
             result = adapt(
                 model,
                 case,
                 method=watcher.method(),
-                preset=self.run_as.preset,
-                steps=self.run_as.steps,
-                guard=self.run_as.guard,
-                device=place.device,
+                preset=self.arguments.preset,
+                steps=self.arguments.steps,
+                guard=self.arguments.guard,
+                device=environment.device,
                 seed=self.seed,
-                options=self.run_as.options,
-                batch=self.run_as.batch,
-                on_step=tell,
+                options=self.arguments.options,
+                batch=self.arguments.batch,
+                on_step=on_progress,
             )
         rows = self._rows(result, case, structures, device, peak_memory_mb(device))
-        write_rows(out / ROWS, rows)
+        write_rows(out / ROWS_FILE, rows)
         write_manifest(out, self._manifest(result, case, model))
         write_text(out / TRACE, json_text(watcher.noted(result.trace)))
         if self.keep:
             _keep(out / CASE, result, case, self.labels)
 
-    def _model(self, place: Place) -> Model:
+    def _model(self, environment: JobEnvironment) -> Model:
         """The network with what the method needs; the prior is there for the energies of every method."""
-        model = place.model(self.network)
-        prior = None if self.prior is None else place.model(self.prior).prior
-        helpers = {} if self.helper is None else place.model(self.helper).helpers
+        model = environment.model(self.network)
+        prior = None if self.prior is None else environment.model(self.prior).prior
+        helpers = {} if self.helper is None else environment.model(self.helper).helpers
         return replace(model, prior=prior, helpers=helpers)
 
     def _rows(
@@ -154,7 +154,7 @@ class Adaptation(Job):
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
             ScoreRow(
-                *(self.cohort, self.trial.site, case.subject, _session(case), self.row, self.seed, structure),
+                *(self.cohort, self.scan.site, case.subject, _session(case), self.row, self.seed, structure),
                 *(one.dice, one.hd95, one.asd, one.volume_ml, one.reference_ml),
                 *(_number(result.energy_before), _number(result.energy_after), result.decision.action),
                 steps,
@@ -169,7 +169,7 @@ class Adaptation(Job):
             "scan": case.name,
             "subject": case.subject,
             "session": _session(case),
-            "site": self.trial.site,
+            "site": self.scan.site,
             "cohort": self.cohort,
             "method": self.row,
             "seed": self.seed,
@@ -181,7 +181,7 @@ class Adaptation(Job):
             "energies_before": result.source.energies,
             "energies_after": result.adapted.energies,
             "labels": model.labels,
-            "run": self.run_as.record(),
+            "run": self.arguments.record(),
             "facts": result.facts,
         }
 
@@ -189,11 +189,11 @@ class Adaptation(Job):
 _latest: dict[str, Case] = {}  # jobs about the same scan come one after the other
 
 
-def _case(trial: Trial, device: torch.device) -> Case:
-    if trial.identity not in _latest:
+def _case(scan: HeldOutScan, device: torch.device) -> Case:
+    if scan.identity not in _latest:
         _latest.clear()
-        _latest[trial.identity] = trial.read(device)
-    return _latest[trial.identity]
+        _latest[scan.identity] = scan.read(device)
+    return _latest[scan.identity]
 
 
 def _session(case: Case) -> str:

@@ -15,12 +15,12 @@ from scantune.model.model import Model, load
 MODEL = "model.safetensors"
 """The file that every job about networks makes."""
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the number of steps that are done, and of all."""
 
 
 @dataclass(frozen=True)
-class Place:
+class JobEnvironment:
     """Where a job runs.
 
     Attributes:
@@ -74,20 +74,20 @@ class Job(ABC):
         """What decides the result beside the seed and the inputs, as JSON."""
 
     @abstractmethod
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Do the work, and write its files into a folder that is there and empty."""
 
     @cached_property
     def key(self) -> str:
         """A hash of everything that decides the result: the name under which it is kept."""
-        return _digest([self._own(), self.seed, self.scan(), [job.key for job in self.inputs]])
+        return _digest([self._own(), self.seed, self.scan_identity(), [job.key for job in self.inputs]])
 
     @cached_property
     def settings_key(self) -> str:
         """A hash of what was chosen, the same for all scans and seeds."""
         return _digest([self._own(), [job.settings_key for job in self.inputs]])
 
-    def scan(self) -> str:
+    def scan_identity(self) -> str:
         """What tells the scan that the job is about; empty where it is about many."""
         return ""
 

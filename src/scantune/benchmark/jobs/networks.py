@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from scantune.benchmark.jobs.base import MODEL, Job, Place, Tell
+from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
 from scantune.benchmark.test_scans import identity
 from scantune.config.settings import PriorSettings, settings_from_table
 from scantune.model.model import load
@@ -46,22 +46,22 @@ class Training(Job):
             "train": train,
         }
 
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Train, or go on with an interrupted run."""
         model = train_model(
-            _on(self.plan, place.device),
-            start=self._start(place),
-            checkpoint=place.checkpoint(self),
-            on_progress=_told(tell),
+            _on(self.plan, environment.device),
+            start=self._start(environment),
+            checkpoint=environment.checkpoint(self),
+            on_progress=_training_progress(on_progress),
         )
         model.save(out / MODEL)
 
-    def _start(self, place: Place) -> Any:
-        del place
+    def _start(self, environment: JobEnvironment) -> Any:
+        del environment
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Training):
+class GivenModel(Training):
     """Takes a model that is there, instead of training one.
 
     Attributes:
@@ -77,9 +77,9 @@ class Given(Training):
         """What is in the file."""
         return {"model": load(self.file).fingerprint}
 
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Copy the model."""
-        del place, tell
+        del environment, on_progress
         load(self.file).save(out / MODEL)
 
 
@@ -101,8 +101,8 @@ class FineTuning(Training):
         """The network to start from."""
         return (self.start,)
 
-    def _start(self, place: Place) -> Any:
-        return place.model(self.start)
+    def _start(self, environment: JobEnvironment) -> Any:
+        return environment.model(self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +130,12 @@ class PriorFitting(Job):
         record = asdict(self.prior)
         return record if self.prior.density == "kde" else {**record, "alpha": None}
 
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Fit, and calibrate on the validation scans."""
-        del tell
-        plan = _on(self.network.plan, place.device)
-        model = place.model(self.network)
-        fit_model(model, plan, settings=self.prior, device=place.device).save(out / MODEL)
+        del on_progress
+        plan = _on(self.network.plan, environment.device)
+        model = environment.model(self.network)
+        fit_model(model, plan, settings=self.prior, device=environment.device).save(out / MODEL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,16 +166,16 @@ class HelperTraining(Job):
         chosen = {name: value for name, value in asdict(settings).items() if name not in _NO_PART}
         return {"method": self.method, **chosen}
 
-    def run(self, place: Place, out: Path, tell: Tell) -> None:
+    def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Train, or go on with an interrupted run."""
         fit_helper(
-            place.model(self.network),
-            _on(self.network.plan, place.device),
+            environment.model(self.network),
+            _on(self.network.plan, environment.device),
             self.method,
             {**self.chosen, "seed": self.seed},
-            device=place.device,
-            checkpoint=place.checkpoint(self),
-            on_progress=_told(tell),
+            device=environment.device,
+            checkpoint=environment.checkpoint(self),
+            on_progress=_training_progress(on_progress),
         ).save(out / MODEL)
 
 
@@ -185,5 +185,5 @@ def _on(plan: TrainingPlan, device: str) -> TrainingPlan:
     return replace(plan, recipe=replace(recipe, train=replace(recipe.train, device=device)))
 
 
-def _told(tell: Tell) -> Callable[[Progress], None]:
-    return lambda at: tell(at.iteration, at.iterations)
+def _training_progress(on_progress: OnProgress) -> Callable[[Progress], None]:
+    return lambda at: on_progress(at.iteration, at.iterations)

@@ -14,7 +14,7 @@ from scantune.evaluation.rows import MEAN, WHOLE
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 
-Labels = NDArray[np.integer[Any]]
+LabelArray = NDArray[np.integer[Any]]
 Structures = Mapping[str, tuple[int, int]]
 """Values of each structure in a prediction and in a reference, by name."""
 
@@ -24,7 +24,7 @@ def common_structures(predicted: Mapping[str, int], known: Mapping[str, int]) ->
     return {name: (value, known[name]) for name, value in predicted.items() if value and known.get(name)}
 
 
-def scores(prediction: Labels, case: Case, structures: Structures, whole: bool) -> dict[str, Score]:
+def scores(prediction: LabelArray, case: Case, structures: Structures, whole: bool) -> dict[str, Score]:
     """Scores by structure, with `whole` where asked, and `mean` where there are structures.
 
     Args:
@@ -40,7 +40,7 @@ def scores(prediction: Labels, case: Case, structures: Structures, whole: bool) 
     return found | ({MEAN: _mean(each)} if each else {})
 
 
-def dices(prediction: Labels, case: Case, structures: Structures, whole: bool) -> dict[str, float]:
+def dices(prediction: LabelArray, case: Case, structures: Structures, whole: bool) -> dict[str, float]:
     """The same of the Dice alone."""
     assert case.reference is not None
     pairs = _pairs(prediction, case.reference, structures, whole)
@@ -49,7 +49,7 @@ def dices(prediction: Labels, case: Case, structures: Structures, whole: bool) -
     return found | ({MEAN: finite_mean(each)} if each else {})
 
 
-def seen(case: Case, preprocessing: Preprocessing) -> Case:
+def restrict_to_slab(case: Case, preprocessing: Preprocessing) -> Case:
     """The scan with its reference where the network looks: within its slab, where it has one."""
     if preprocessing.slab is None:
         return case
@@ -67,7 +67,7 @@ def finite_mean(values: Iterable[float]) -> float:
 
 
 def _pairs(
-    prediction: Labels, reference: Labels, structures: Structures, whole: bool
+    prediction: LabelArray, reference: LabelArray, structures: Structures, whole: bool
 ) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
     """Masks of each structure in prediction and reference."""
     pairs = {

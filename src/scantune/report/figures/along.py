@@ -3,39 +3,39 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scantune.report.figures.base import by_cohort, draw_line, legend_below, light_grid, line_looks, style
-from scantune.report.scores import Column
-from scantune.report.study import Study, along, is_variant
+from scantune.report.figures.base import by_cohort, draw_line, figure_style, legend_below, light_grid, line_styles
+from scantune.report.scores import SiteColumn
+from scantune.report.study import Study, is_variant, mean_along
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DICE, ENERGY = "dice", "cnn"
-SHOWN = {DICE: "Dice", ENERGY: "energy, nats"}
-ACROSS = 4
+QUANTITY_LABELS = {DICE: "Dice", ENERGY: "energy, nats"}
+METHODS_PER_ROW = 4
 """Methods beside each other, at most."""
 
-Curves = dict[str, dict[Column, dict[int, float]]]
+Curves = dict[str, dict[SiteColumn, dict[int, float]]]
 """A quantity by step, in each column, by method."""
 
 
-def along_the_way(study: Study) -> "dict[str, Figure]":
+def trace_figures(study: Study) -> "dict[str, Figure]":
     """One figure per cohort and tier: Dice above, energy below, a panel per method and a line per site."""
     figures = {}
     for name, columns in by_cohort(study.scores.columns).items():
         methods = [method for method in study.scores.methods if not is_variant(method)]
-        curves = {key: curves_of(study, columns, key, methods) for key in SHOWN}
+        curves = {key: curves_of(study, columns, key, methods) for key in QUANTITY_LABELS}
         if any(curves.values()):
             figures[name] = _figure(name, columns, {key: found for key, found in curves.items() if found})
     return figures
 
 
-def curves_of(study: Study, columns: Sequence[Column], name: str, methods: Sequence[str]) -> Curves:
+def curves_of(study: Study, columns: Sequence[SiteColumn], name: str, methods: Sequence[str]) -> Curves:
     """Of the methods that have a quantity at two steps or more somewhere."""
     curves: Curves = {}
     for method in methods:
-        found = {column: along(study.traces(column, method), name) for column in columns}
+        found = {column: mean_along(study.traces(column, method), name) for column in columns}
         kept = {column: steps for column, steps in found.items() if len(steps) > 1}
         if kept:
             curves[method] = kept
@@ -47,16 +47,16 @@ def last_step(curves: Curves) -> int:
     return max(max(steps) for found in curves.values() for steps in found.values())
 
 
-def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> "Figure":
+def _figure(name: str, columns: Sequence[SiteColumn], curves: dict[str, Curves]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     methods = list(dict.fromkeys(method for found in curves.values() for method in found))
-    looks = line_looks(columns)
-    blocks = -(-len(methods) // ACROSS)
+    looks = line_styles(columns)
+    blocks = -(-len(methods) // METHODS_PER_ROW)
     across, down = -(-len(methods) // blocks), len(curves) * blocks
     last = max(map(last_step, curves.values()))
-    with style():
+    with figure_style():
         figure = Figure(figsize=(max(3.0 * across, 5.0), 2.2 * down + 1.0), layout="constrained")
         panels = figure.subplots(down, across, squeeze=False)
         for panel in panels.flat:
@@ -68,7 +68,7 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
                 panel = panels[len(curves) * block + row, place]
                 drawn.append(_draw(panel, lines, looks, drawn[0] if drawn else None))
                 panel.set_title(method if key == next(one for one in curves if method in curves[one]) else "")
-                panel.set_ylabel(SHOWN[key] if place == 0 or len(drawn) == 1 else "")
+                panel.set_ylabel(QUANTITY_LABELS[key] if place == 0 or len(drawn) == 1 else "")
                 panel.set_xlabel("step" if key == [*curves][-1] else "")
                 steps_axis(panel, last)
         figure.suptitle(f"{name}: along the adaptation", fontsize=12)
@@ -79,8 +79,8 @@ def _figure(name: str, columns: Sequence[Column], curves: dict[str, Curves]) -> 
 
 def _draw(
     panel: "Axes",
-    curves: dict[Column, dict[int, float]],
-    looks: dict[Column, dict[str, str]],
+    curves: dict[SiteColumn, dict[int, float]],
+    looks: dict[SiteColumn, dict[str, str]],
     like: "Axes | None",
 ) -> "Axes":
     """A line per site, on the scale of another panel."""

@@ -6,24 +6,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scantune.report.scores import Column
-from scantune.report.study import BASELINE, ORDER, SUPERVISED, Study
+from scantune.report.scores import SiteColumn
+from scantune.report.study import BASELINE, METHOD_ORDER, SUPERVISED, Study
 from scantune.scans.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Builder = Callable[[Study], "dict[str, Figure]"]
+FigureBuilder = Callable[[Study], "dict[str, Figure]"]
 """Makes figures of a study, by what tells several of a kind apart; none where the study has nothing for them."""
 
 DOTS_PER_INCH = 130
-ACROSS = 3
+PANELS_PER_ROW = 3
 """Panels beside each other."""
 
 INK, FAINT = "#222222", "#d9d9d9"
 
-STYLES: dict[str, tuple[str, str]] = {
+METHOD_STYLES: dict[str, tuple[str, str]] = {
     BASELINE: ("#999999", "v"),
     "strong baseline": ("#000000", "_"),
     SUPERVISED: ("#000000", "*"),
@@ -36,13 +36,13 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 """Colour and mark of the methods (M. Okabe and K. Ito's palette, safe for colour-blind readers)."""
 
-LINES = tuple(STYLES[name] for name in ORDER)
+LINE_STYLES = tuple(METHOD_STYLES[name] for name in METHOD_ORDER)
 """Colours and marks of anything else that there are several of, such as sites."""
 
-DASHES = ("-", "--", "-.", ":")
+DASH_STYLES = ("-", "--", "-.", ":")
 """Of lines, where there are more than colours."""
 
-OTHERS = (("#7f6d00", "<"), ("#5d3a9b", ">"), ("#1a85ff", "p"), ("#994f00", "h"), ("#4b4b4b", "d"))
+OTHER_METHOD_STYLES = (("#7f6d00", "<"), ("#5d3a9b", ">"), ("#1a85ff", "p"), ("#994f00", "h"), ("#4b4b4b", "d"))
 """Of methods without one of their own, in turn."""
 
 _STYLE = {
@@ -62,7 +62,7 @@ _STYLE = {
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """The look of all figures, while they are made."""
     import matplotlib
 
@@ -70,21 +70,24 @@ def style() -> Iterator[None]:
         yield
 
 
-def looks(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+def method_styles(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and mark of each of the methods; what all are compared with looks like the strong baseline."""
-    known = STYLES | {study.against: STYLES["strong baseline"]}
+    known = METHOD_STYLES | {study.against: METHOD_STYLES["strong baseline"]}
     others = [method for method in methods if method not in known]
     return {
-        method: known[method] if method in known else OTHERS[others.index(method) % len(OTHERS)] for method in methods
+        method: known[method]
+        if method in known
+        else OTHER_METHOD_STYLES[others.index(method) % len(OTHER_METHOD_STYLES)]
+        for method in methods
     }
 
 
-def line_looks(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+def line_styles(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
     """How to draw a line for each of several things: colour, mark and dashes; no two are told by colour alone."""
-    looks = itertools.cycle(itertools.product(DASHES, LINES))
+    styles = itertools.cycle(itertools.product(DASH_STYLES, LINE_STYLES))
     return {
         thing: {"color": colour, "marker": mark, "linestyle": dash}
-        for thing, (dash, (colour, mark)) in zip(things, looks, strict=False)
+        for thing, (dash, (colour, mark)) in zip(things, styles, strict=False)
     }
 
 
@@ -95,19 +98,19 @@ def draw_line(panel: "Axes", points: Mapping[int, float], look: Mapping[str, Any
     panel.plot([*points], [*points.values()], markersize=5, markeredgewidth=0, markevery=every, **look)
 
 
-def by_cohort(columns: Iterable[Column]) -> dict[str, list[Column]]:
+def by_cohort(columns: Iterable[SiteColumn]) -> dict[str, list[SiteColumn]]:
     """Columns of each cohort and tier, by a name of both."""
-    groups: dict[str, list[Column]] = {}
+    groups: dict[str, list[SiteColumn]] = {}
     for column in columns:
         groups.setdefault(column.group, []).append(column)
     return groups
 
 
-def facets(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figure, list[Axes]]":
+def panel_grid(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figure, list[Axes]]":
     """A figure of so many panels of a size in inches, at most three beside each other, with room below and above."""
     from matplotlib.figure import Figure
 
-    across = min(count, ACROSS)
+    across = min(count, PANELS_PER_ROW)
     down = -(-count // across)
     figure = Figure(figsize=(max(size[0] * across, 6.5), size[1] * down + 1.2), layout="constrained")
     panels = list(figure.subplots(down, across, squeeze=False, **shared).flat)
@@ -130,7 +133,7 @@ def light_grid(panel: "Axes", axis: str = "y") -> None:
     panel.set_axisbelow(True)
 
 
-def save(figure: "Figure", path: Path) -> list[Path]:
+def save_png_and_svg(figure: "Figure", path: Path) -> list[Path]:
     """Write a figure as PNG and SVG; the files are complete or not there at all.
 
     Args:
@@ -138,7 +141,7 @@ def save(figure: "Figure", path: Path) -> list[Path]:
         path: Without an ending.
     """
     files = [path.with_name(f"{path.name}{ending}") for ending in (".png", ".svg")]
-    with style():
+    with figure_style():
         for file in files:
             plain = {"Date": None} if file.suffix == ".svg" else {}  # the same figure gives the same bytes
             write_whole(file, lambda temporary, plain=plain: _write(figure, temporary, plain))  # type: ignore[misc]

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from scantune.densities.kde import KDE
 from scantune.experts.recorder import LayerChoice
 from scantune.prior.field_of_experts import FieldOfExperts
-from scantune.report.figures.base import legend_below, style
+from scantune.report.figures.base import figure_style, legend_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACROSS = 5
+LAYERS_PER_ROW = 5
 """Panels beside each other."""
 
-SLICES = 16
+MAX_SLICES = 16
 """At most so many slices of a scan, evenly spread: each has thousands of pixels."""
 
 KDE_COLOUR, GAUSSIAN_COLOUR = "#0072b2", "#d55e00"
@@ -59,7 +59,7 @@ def least_gaussian(
         mask: True where a pixel is padding, `(slices, 1, height, width)`.
         layers: As in `FieldOfExperts.fit`.
     """
-    every = slice(None, None, -(-len(volume) // SLICES))
+    every = slice(None, None, -(-len(volume) // MAX_SLICES))
     masks = None if mask is None else [mask[every]]
     # The prior of one subject standardises each channel by that subject's own mean and deviation.
     prior = FieldOfExperts.fit(network, [volume[every]], masks=masks, layers=layers, density="kde")
@@ -89,9 +89,9 @@ def density_figure(found: Mapping[str, LeastGaussian], title: str) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    across = min(len(found), ACROSS)
+    across = min(len(found), LAYERS_PER_ROW)
     down = -(-len(found) // across)
-    with style():
+    with figure_style():
         figure = Figure(figsize=(max(2.5 * across, 5.0), 2.1 * down + 1.0), layout="constrained")
         panels = list(figure.subplots(down, across, sharex=True, squeeze=False).flat)
         for number, (panel, one) in enumerate(zip(panels, found.values(), strict=False), start=1):

@@ -2,8 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from scantune.report.figures.base import FAINT, by_cohort, facets, legend_below, light_grid, looks, style
-from scantune.report.scores import Column
+from scantune.report.figures.base import (
+    FAINT,
+    by_cohort,
+    figure_style,
+    legend_below,
+    light_grid,
+    method_styles,
+    panel_grid,
+)
+from scantune.report.scores import SiteColumn
 from scantune.report.statistics import person_means
 from scantune.report.study import BASELINE, SUPERVISED, Study
 
@@ -11,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = 0.7
+METHOD_SPREAD = 0.7
 """Share of a person's place over which the methods are spread."""
 
 
-def people(study: Study) -> "dict[str, Figure]":
+def people_figures(study: Study) -> "dict[str, Figure]":
     """One figure per cohort and tier, one panel per site; people in order of the strong baseline's score.
 
     What all are compared with is a bar behind the marks of the other methods.
@@ -23,14 +31,14 @@ def people(study: Study) -> "dict[str, Figure]":
     return {name: _figure(study, name, columns) for name, columns in by_cohort(study.scores.columns).items()}
 
 
-def _figure(study: Study, name: str, columns: list[Column]) -> "Figure":
+def _figure(study: Study, name: str, columns: list[SiteColumn]) -> "Figure":
     from matplotlib.lines import Line2D
 
     wanted = [study.against, BASELINE, *study.adaptations(columns), SUPERVISED]
     methods = [m for m in dict.fromkeys(wanted) if any((column, m) in study.scores.cells for column in columns)]
-    look = looks(study, methods)
-    with style():
-        figure, panels = facets(len(columns), (4.4, 2.6))
+    look = method_styles(study, methods)
+    with figure_style():
+        figure, panels = panel_grid(len(columns), (4.4, 2.6))
         for panel, column in zip(panels, columns, strict=True):
             _draw(panel, study, column, look)
         figure.supylabel("Dice", fontsize=10)
@@ -47,7 +55,7 @@ def _figure(study: Study, name: str, columns: list[Column]) -> "Figure":
     return figure
 
 
-def _draw(panel: "Axes", study: Study, column: Column, look: dict[str, tuple[str, str]]) -> None:
+def _draw(panel: "Axes", study: Study, column: SiteColumn, look: dict[str, tuple[str, str]]) -> None:
     scores = {method: person_means(study.scores.dice(column, method)) for method in look}
     bars = scores.pop(study.against, {})
     everyone = {*bars, *(person for found in scores.values() for person in found)}
@@ -56,7 +64,7 @@ def _draw(panel: "Axes", study: Study, column: Column, look: dict[str, tuple[str
         ends = [[order[who] + side for who in bars] for side in (-0.42, 0.42)]
         panel.hlines(list(bars.values()), *ends, color=look[study.against][0], linewidth=1.8)
     for number, (method, found) in enumerate(scores.items()):
-        aside = SPREAD * ((number + 0.5) / len(scores) - 0.5)
+        aside = METHOD_SPREAD * ((number + 0.5) / len(scores) - 0.5)
         colour, mark = look[method]
         panel.plot(
             [order[who] + aside for who in found],

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 
 from scantune.report.study import Study
-from scantune.report.tables.base import UNFINISHED, Section, Table, dice_row, embolden, people_section, site_groups
+from scantune.report.tables.base import (
+    UNFINISHED_NOTE,
+    ReportTable,
+    Section,
+    dice_row,
+    embolden,
+    people_section,
+    site_groups,
+)
 
 
-def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str], told: str) -> Table | None:
+def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str], told: str) -> ReportTable | None:
     """Dice by a setting, at the sites where every value was run at least once.
 
     Args:
@@ -29,10 +37,10 @@ def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str
         return None
     section = Section("", embolden([(label, dice_row(study, columns, name)) for label, name in here.items()]))
     unfinished = any(cell.note for _, cells in section.rows for cell in cells)
-    return Table(
+    return ReportTable(
         title,
         (setting, *(column.site for column in columns)),
         (section, people_section(study, columns)),
-        ("Mean Dice over people; the best of a column is in bold.", told, *([UNFINISHED] if unfinished else [])),
+        ("Mean Dice over people; the best of a column is in bold.", told, *([UNFINISHED_NOTE] if unfinished else [])),
         site_groups(study, columns),
     )

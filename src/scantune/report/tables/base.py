@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scantune.report.scores import Column
+from scantune.report.scores import SiteColumn
 from scantune.report.statistics import Comparison, smallest_p
 from scantune.report.study import Study
 
-ALPHA = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 Mark = Literal["", "better", "surely better", "worse", "surely worse"]
 """Better or worse than what is compared with, at p < 0.05; surely: at p < 0.05 over the number of comparisons."""
 
-NOTHING = "–"  # noqa: RUF001
+NO_SCORE = "–"  # noqa: RUF001
 """Of a cell without a score."""
 
 
@@ -38,7 +38,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table.
 
     Attributes:
@@ -56,28 +56,28 @@ class Table:
     groups: tuple[tuple[str, int], ...] = ()
 
 
-Builder = Callable[[Study], Table | None]
+TableBuilder = Callable[[Study], ReportTable | None]
 """Makes a table of a study; None where the study has nothing for it."""
 
 
 def mark(comparison: Comparison | None, comparisons: int) -> Mark:
     """The paper's triangle of a comparison, one of so many."""
-    if comparison is None or not comparison.p < ALPHA:
+    if comparison is None or not comparison.p < SIGNIFICANCE_LEVEL:
         return ""
-    if comparison.p < ALPHA / comparisons:
+    if comparison.p < SIGNIFICANCE_LEVEL / comparisons:
         return "surely better" if comparison.mean > 0 else "surely worse"
     return "better" if comparison.mean > 0 else "worse"
 
 
-def dice_row(study: Study, columns: Sequence[Column], method: str, comparisons: int = 0) -> tuple[Cell, ...]:
+def dice_row(study: Study, columns: Sequence[SiteColumn], method: str, comparisons: int = 0) -> tuple[Cell, ...]:
     """Mean Dice of a method in each column; with a number of comparisons, marked by its tests."""
     return tuple(_dice(study, column, method, comparisons) for column in columns)
 
 
-def _dice(study: Study, column: Column, method: str, comparisons: int) -> Cell:
+def _dice(study: Study, column: SiteColumn, method: str, comparisons: int) -> Cell:
     mean = study.mean(column, method)
     if math.isnan(mean):
-        return Cell(NOTHING)
+        return Cell(NO_SCORE)
     done, all_runs = study.progress(column, method)
     note = "" if done == all_runs else f"{done} of {all_runs}"
     found = mark(study.comparisons.get((column, method)), comparisons) if comparisons else ""
@@ -89,7 +89,7 @@ def embolden(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> tuple[tuple[str, t
     if len(rows) < 2:
         return tuple(rows)
     best = [
-        max((cell.text for cell in column if cell.text != NOTHING and not cell.note), key=float, default=None)
+        max((cell.text for cell in column if cell.text != NO_SCORE and not cell.note), key=float, default=None)
         for column in zip(*(cells for _, cells in rows), strict=True)
     ]
     return tuple(
@@ -103,18 +103,18 @@ def embolden(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> tuple[tuple[str, t
     )
 
 
-def site_groups(study: Study, columns: Sequence[Column]) -> tuple[tuple[str, int], ...]:
+def site_groups(study: Study, columns: Sequence[SiteColumn]) -> tuple[tuple[str, int], ...]:
     """Titles of the cohorts over their columns, with tier and whether the people are simulated."""
     return tuple(
         (title, len(list(same))) for title, same in itertools.groupby(columns, lambda column: _cohort(study, column))
     )
 
 
-def _cohort(study: Study, column: Column) -> str:
+def _cohort(study: Study, column: SiteColumn) -> str:
     return f"{column.group} ({'simulated' if study.scores.simulated[column] else 'real'})"
 
 
-def people_section(study: Study, columns: Sequence[Column]) -> Section:
+def people_section(study: Study, columns: Sequence[SiteColumn]) -> Section:
     """How many people each column rests on, and the smallest p-value that so many can give."""
     people = [study.people(column) for column in columns]
     return Section(
@@ -129,23 +129,24 @@ def people_section(study: Study, columns: Sequence[Column]) -> Section:
 def p_text(p: float) -> str:
     """A p-value with two digits that count; never 0."""
     if math.isnan(p):
-        return NOTHING
+        return NO_SCORE
     return f"{p:.2g}" if p >= 1e-4 else f"{p:.0e}".replace("e-0", "e-")
 
 
 def signed(value: float) -> str:
     """A change, with its sign unless it rounds to nothing."""
     if math.isnan(value):
-        return NOTHING
+        return NO_SCORE
     return f"{value:+.3f}" if abs(value) >= 0.0005 else "0.000"
 
 
-def tests_told(study: Study, comparisons: int) -> str:
+def tests_sentence(study: Study, comparisons: int) -> str:
     """The sentence about the tests behind the marks."""
     return (
         f"Marks: two-sided paired permutation tests over people against {study.against}; open triangles: p below "
-        f"{ALPHA}; filled ones: p below {ALPHA}/{comparisons}, for {comparisons} comparisons; up is better."
+        f"{SIGNIFICANCE_LEVEL}; filled ones: p below {SIGNIFICANCE_LEVEL}/{comparisons}, for {comparisons} "
+        "comparisons; up is better."
     )
 
 
-UNFINISHED = "A number in brackets tells how many of all runs a cell that is not finished rests on."
+UNFINISHED_NOTE = "A number in brackets tells how many of all runs a cell that is not finished rests on."

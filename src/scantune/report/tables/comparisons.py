@@ -1,14 +1,23 @@
 """Every test that was made: the numbers behind the triangles."""
 
-from scantune.report.scores import Column
+from scantune.report.scores import SiteColumn
 from scantune.report.statistics import Comparison, bonferroni
 from scantune.report.study import REGISTRATION, Study
-from scantune.report.tables.base import NOTHING, Cell, Section, Table, p_text, signed
+from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, p_text, signed
 
-HEAD = ("site, method", "people", "mean change", "95 % interval", "p", "corrected p", "smallest p", "people worse")
+COMPARISON_HEADINGS = (
+    "site, method",
+    "people",
+    "mean change",
+    "95 % interval",
+    "p",
+    "corrected p",
+    "smallest p",
+    "people worse",
+)
 
 
-def comparisons(study: Study) -> Table | None:
+def comparison_table(study: Study) -> ReportTable | None:
     """One section per cohort and tier, one row per site and method."""
     sections: dict[str, list[tuple[str, tuple[Cell, ...]]]] = {}
     for (column, method), comparison in study.comparisons.items():
@@ -16,9 +25,9 @@ def comparisons(study: Study) -> Table | None:
         sections.setdefault(column.group, []).append((f"{column.site}, {method}", cells))
     if not sections:
         return None
-    return Table(
+    return ReportTable(
         f"Paired permutation tests against {study.against}",
-        HEAD,
+        COMPARISON_HEADINGS,
         tuple(Section(title, tuple(rows)) for title, rows in sections.items()),
         (
             "Two-sided, over people; mean change of Dice with its bootstrap interval. Corrected p: times the number of "
@@ -28,7 +37,7 @@ def comparisons(study: Study) -> Table | None:
     )
 
 
-def corrections(study: Study, column: Column, method: str) -> int | None:
+def corrections(study: Study, column: SiteColumn, method: str) -> int | None:
     """How many comparisons a test is one of; None where it is not of an adaptation method."""
     training = (column in study.columns(training=True)) if column.cohort != REGISTRATION else None
     task = REGISTRATION if column.cohort == REGISTRATION else ""
@@ -37,8 +46,8 @@ def corrections(study: Study, column: Column, method: str) -> int | None:
 
 
 def _cells(one: Comparison, count: int | None) -> tuple[Cell, ...]:
-    corrected = NOTHING if count is None else p_text(float(bonferroni(one.p, count)))
-    interval = NOTHING if one.people < 2 else f"{signed(one.low)} to {signed(one.high)}"
+    corrected = NO_SCORE if count is None else p_text(float(bonferroni(one.p, count)))
+    interval = NO_SCORE if one.people < 2 else f"{signed(one.low)} to {signed(one.high)}"
     worse = round(one.worse * one.people)
     texts = (
         str(one.people),

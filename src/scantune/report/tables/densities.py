@@ -2,12 +2,12 @@
 
 from scantune.report.study import Study
 from scantune.report.tables.analyses import setting_table
-from scantune.report.tables.base import Table
+from scantune.report.tables.base import ReportTable
 
-ROWS = {"Gaussian": "foe-cnn-pca", "KDE": "foe-cnn-pca, kde", "histogram": "foe-cnn-pca, histogram"}
+METHOD_BY_DENSITY = {"Gaussian": "foe-cnn-pca", "KDE": "foe-cnn-pca, kde", "histogram": "foe-cnn-pca, histogram"}
 
 
-def densities(study: Study) -> Table | None:
+def density_table(study: Study) -> ReportTable | None:
     """`foe-cnn-pca` with densities of several forms."""
     told = "The same experts, with their 1D distributions in other forms."
-    return setting_table(study, "Form of the experts' densities", "density", ROWS, told)
+    return setting_table(study, "Form of the experts' densities", "density", METHOD_BY_DENSITY, told)

@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 
-from scantune.report.scores import Column, Scored
-from scantune.report.statistics import Run, person_changes
+from scantune.report.scores import Scored, SiteColumn
+from scantune.report.statistics import RunKey, person_changes
 from scantune.report.study import BASELINE, SUPERVISED, Study
-from scantune.report.tables.base import NOTHING, Cell, Section, Table, signed
+from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, signed
 
-HEAD = (
+HARM_HEADINGS = (
     "method", "people", "scans", "mean change", "worst site", "worst scan", "people worse", "rolled back", "seconds",
 )  # fmt: skip
 
 
-def harm(study: Study) -> Table | None:
+def harm_table(study: Study) -> ReportTable | None:
     """Every method against the strong baseline, per cohort and tier, over all its sites, in-domain ones included."""
-    groups: dict[str, list[Column]] = {}
+    groups: dict[str, list[SiteColumn]] = {}
     for column in study.scores.columns:
         groups.setdefault(column.group, []).append(column)
     sections = []
@@ -27,9 +27,9 @@ def harm(study: Study) -> Table | None:
             sections.append(Section(group, found))
     if not sections:
         return None
-    return Table(
+    return ReportTable(
         f"Harm: changes of Dice against {study.against}",
-        HEAD,
+        HARM_HEADINGS,
         tuple(sections),
         (
             "Mean change: over people. Worst site: the least mean change of any site. Worst scan: of any single scan "
@@ -39,7 +39,7 @@ def harm(study: Study) -> Table | None:
     )
 
 
-def _row(study: Study, columns: Sequence[Column], method: str) -> tuple[Cell, ...] | None:
+def _row(study: Study, columns: Sequence[SiteColumn], method: str) -> tuple[Cell, ...] | None:
     scans: list[float] = []
     people: list[float] = []
     sites: list[float] = []
@@ -55,7 +55,7 @@ def _row(study: Study, columns: Sequence[Column], method: str) -> tuple[Cell, ..
     if not people:
         return None
     told = [run.decision for run in runs if run.decision]
-    rolled_back = f"{sum(one == 'rolled back' for one in told)} of {len(told)}" if told else NOTHING
+    rolled_back = f"{sum(one == 'rolled back' for one in told)} of {len(told)}" if told else NO_SCORE
     seconds = sorted(run.seconds for run in runs if not math.isnan(run.seconds))
     worse = sum(change < 0 for change in people)
     return (
@@ -66,11 +66,11 @@ def _row(study: Study, columns: Sequence[Column], method: str) -> tuple[Cell, ..
         Cell(signed(min(scans))),
         Cell(f"{worse} ({worse / len(people):.0%})"),
         Cell(rolled_back),
-        Cell(f"{_median(seconds):.3g}" if seconds else NOTHING),
+        Cell(f"{_median(seconds):.3g}" if seconds else NO_SCORE),
     )
 
 
-def _scans(before: dict[Run, float], after: dict[Run, float]) -> list[float]:
+def _scans(before: dict[RunKey, float], after: dict[RunKey, float]) -> list[float]:
     return [score - before[run] for run, score in after.items() if run in before]
 
 

@@ -4,25 +4,25 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scantune.report.scores import Column
-from scantune.report.statistics import Run, person_means
+from scantune.report.scores import SiteColumn
+from scantune.report.statistics import RunKey, person_means
 from scantune.report.study import Study, Trace
 from scantune.report.tables.autoencoders import dice_along
-from scantune.report.tables.base import NOTHING, Cell, Section, Table
+from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section
 
-LOSSES = ("xn", "f1", "f2", "f3", "y")
+AUTOENCODER_LOSSES = ("xn", "f1", "f2", "f3", "y")
 """The autoencoders: of the normalised image, of features at three depths, of the output."""
 
 
-def losses(study: Study) -> Table | None:
+def loss_table(study: Study) -> ReportTable | None:
     """How the loss of each autoencoder and the Dice go together along a run, as rank correlations."""
     columns, curves = dice_along(study)
-    rows = [(method, [_correlations(study, columns, method, name) for name in LOSSES]) for method in curves]
+    rows = [(method, [_correlations(study, columns, method, name) for name in AUTOENCODER_LOSSES]) for method in curves]
     if not any(values for _, row in rows for values in row):
         return None
-    return Table(
+    return ReportTable(
         "Losses of the autoencoders against Dice along the adaptation",
-        ("method", *LOSSES),
+        ("method", *AUTOENCODER_LOSSES),
         (Section("", tuple((method, tuple(map(_correlation, row))) for method, row in rows)),),
         (
             "Autoencoders: xn of the normalised image, f1 to f3 of features at three depths, y of the output. "
@@ -32,12 +32,12 @@ def losses(study: Study) -> Table | None:
     )
 
 
-def _correlations(study: Study, columns: Sequence[Column], method: str, name: str) -> list[float]:
+def _correlations(study: Study, columns: Sequence[SiteColumn], method: str, name: str) -> list[float]:
     """Of each person with a run whose loss and Dice are known at three steps or more."""
     people: list[float] = []
     for column in columns:
         found = {run: _spearman(trace, name) for run, trace in study.traces(column, method).items()}
-        known: Mapping[Run, float] = {run: value for run, value in found.items() if value is not None}
+        known: Mapping[RunKey, float] = {run: value for run, value in found.items() if value is not None}
         people += person_means(known).values()
     return people
 
@@ -56,4 +56,4 @@ def _spearman(trace: Trace, name: str) -> float | None:
 
 
 def _correlation(people: Sequence[float]) -> Cell:
-    return Cell(f"{sum(people) / len(people):+.2f}", note=f"{len(people)} people") if people else Cell(NOTHING)
+    return Cell(f"{sum(people) / len(people):+.2f}", note=f"{len(people)} people") if people else Cell(NO_SCORE)

@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from scantune.report.scores import Column
-from scantune.report.study import BASELINE, STRONG, SUPERVISED, Study
+from scantune.report.scores import SiteColumn
+from scantune.report.study import BASELINE, STRONG_BASELINES, SUPERVISED, Study
 from scantune.report.tables.base import (
-    UNFINISHED,
+    UNFINISHED_NOTE,
+    ReportTable,
     Section,
-    Table,
     dice_row,
     embolden,
     people_section,
     site_groups,
-    tests_told,
+    tests_sentence,
 )
 
 SEGMENTATION = "segmentation"
 
 
-def methods(study: Study) -> Table | None:
+def method_table(study: Study) -> ReportTable | None:
     """Segmentation, at all sites but those that the networks were trained at."""
     columns = study.columns(task=SEGMENTATION, training=False)
     if not columns:
@@ -27,7 +27,7 @@ def methods(study: Study) -> Table | None:
     return sites_table(study, columns, "Dice at the test sites", told)
 
 
-def sites_table(study: Study, columns: Sequence[Column], title: str, told: Sequence[str] = ()) -> Table:
+def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, told: Sequence[str] = ()) -> ReportTable:
     """Methods in the paper's four sections, sites as columns; triangles against the strong baseline, best in bold.
 
     Args:
@@ -37,7 +37,7 @@ def sites_table(study: Study, columns: Sequence[Column], title: str, told: Seque
         told: Sentences for the caption.
     """
     compared = study.adaptations(columns)
-    strong = [study.against, *(name for name in STRONG if name != study.against)]
+    strong = [study.against, *(name for name in STRONG_BASELINES if name != study.against)]
     sections = [
         _section(study, columns, "Supervised learning at the training site", [BASELINE]),
         _section(study, columns, "Domain generalisation", [name for name in strong if name != BASELINE]),
@@ -49,27 +49,27 @@ def sites_table(study: Study, columns: Sequence[Column], title: str, told: Seque
     ]
     shown = (*(section for section in sections if section.rows), people_section(study, columns))
     unfinished = any(cell.note for section in shown for _, cells in section.rows for cell in cells)
-    return Table(
+    return ReportTable(
         title,
         ("method", *(column.site for column in columns)),
         shown,
         (
             "Mean Dice over people, each averaged over scans and training runs first.",
             *([] if not compared else ["The best adaptation method of a column is in bold."]),
-            *([] if not compared else [tests_told(study, len(compared))]),
+            *([] if not compared else [tests_sentence(study, len(compared))]),
             *told,
-            *([UNFINISHED] if unfinished else []),
+            *([UNFINISHED_NOTE] if unfinished else []),
         ),
         site_groups(study, columns),
     )
 
 
-def _section(study: Study, columns: Sequence[Column], title: str, names: Sequence[str]) -> Section:
+def _section(study: Study, columns: Sequence[SiteColumn], title: str, names: Sequence[str]) -> Section:
     here = [name for name in names if any((column, name) in study.scores.cells for column in columns)]
     return Section(title, tuple((name, dice_row(study, columns, name)) for name in here))
 
 
-def in_domain_sentences(study: Study, columns: Sequence[Column]) -> list[str]:
+def in_domain_sentences(study: Study, columns: Sequence[SiteColumn]) -> list[str]:
     """What both baselines reach at the training sites, as in the paper's caption."""
     sentences = []
     for name in (BASELINE, study.against):

@@ -1,10 +1,18 @@
 """Variants of methods (`foe-cnn-pca, guard`) beside the methods they are variants of."""
 
 from scantune.report.study import Study
-from scantune.report.tables.base import UNFINISHED, Section, Table, dice_row, people_section, site_groups, tests_told
+from scantune.report.tables.base import (
+    UNFINISHED_NOTE,
+    ReportTable,
+    Section,
+    dice_row,
+    people_section,
+    site_groups,
+    tests_sentence,
+)
 
 
-def variants(study: Study) -> Table | None:
+def variant_table(study: Study) -> ReportTable | None:
     """One section per method; tests are corrected for all rows of the table that are tested."""
     names = study.variants()
     if not names:
@@ -20,14 +28,14 @@ def variants(study: Study) -> Table | None:
         for base, family in families.items()
     ]
     strong = Section("", ((study.against, dice_row(study, columns, study.against)),))
-    return Table(
+    return ReportTable(
         "Variants of the methods",
         ("method", *(column.site for column in columns)),
         (strong, *sections, people_section(study, columns)),
         (
             "Mean Dice over people.",
-            tests_told(study, compared),
-            *([UNFINISHED] if any(cell.note for s in sections for _, cells in s.rows for cell in cells) else []),
+            tests_sentence(study, compared),
+            *([UNFINISHED_NOTE] if any(cell.note for s in sections for _, cells in s.rows for cell in cells) else []),
         ),
         site_groups(study, columns),
     )

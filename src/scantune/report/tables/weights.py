@@ -4,12 +4,12 @@ import re
 
 from scantune.report.study import Study
 from scantune.report.tables.analyses import setting_table
-from scantune.report.tables.base import Table
+from scantune.report.tables.base import ReportTable
 
 _VARIANT = re.compile(r"foe-cnn-pca, lambda ([0-9.e-]+)")
 
 
-def weights(study: Study) -> Table | None:
+def weight_table(study: Study) -> ReportTable | None:
     """Lambda 0 is `foe-cnn`, the default 0.1 `foe-cnn-pca`; others are named `foe-cnn-pca, lambda 1`."""
     by_weight = {0.0: "foe-cnn", 0.1: "foe-cnn-pca"}
     named = {float(found[1]): name for name in study.scores.methods if (found := _VARIANT.fullmatch(name))}

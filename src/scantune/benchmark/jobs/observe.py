@@ -16,7 +16,7 @@ from scantune.scans.volume import Volume
 
 
 @dataclass
-class Watcher:
+class DiceObserver:
     """Looks at a run at chosen steps; the run is the same as without it.
 
     Attributes:
