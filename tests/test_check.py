@@ -13,7 +13,7 @@ from scantune.check import check, open_data
 from scantune.cli.main import main
 from scantune.datasets.inspect import inspect_scan
 from scantune.errors import InputError
-from scantune.scans.case import SHIFT
+from scantune.scans.case import LARGEST_SHIFT
 from tests.datasets.test_datasets import ODD, image, labels
 
 DATA = Path(os.environ.get("SCANTUNE_DATA", "nowhere"))
@@ -169,9 +169,9 @@ def test_a_reference_a_little_off_the_grid_is_noted_and_one_further_off_is_refus
         return shift
 
     assert moved(0.01).notes.keys() <= {"left-handed"}
-    near = moved(SHIFT - 0.01)
+    near = moved(LARGEST_SHIFT - 0.01)
     assert (near.problems, near.notes["shifted"]) == ({}, ["N_2_T1w"])
-    far = moved(SHIFT + 0.01)
+    far = moved(LARGEST_SHIFT + 0.01)
     assert "up to 0.78 mm away" in far.problems["N_2_T1w"]
     assert "shifted" not in far.notes
 

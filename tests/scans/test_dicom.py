@@ -1,24 +1,26 @@
 """DICOM series that are damaged, and the process that reads them: a sentence or the right voxels, never a crash."""
 
-import io
-import json
+import multiprocessing
 import os
 import signal
 import struct
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import SimpleITK
 from fuzz.dicom import PIXELS, SECRET, UNCOMPRESSED, Dicom, Element, elements, whole_file
 
-from scantune.errors import ScanError
-from scantune.scans import itk_client as itkclient
-from scantune.scans import itk_server as itkserver
+from scantune.errors import InputError, ScanError
+from scantune.scans import itk
+from scantune.scans.dicom import read_slice_header
 from scantune.scans.io import read_scan
-from scantune.scans.itk_client import ReaderError, ask
+from scantune.scans.itk import ReaderError, read_itk, read_itk_header
 
 
 @pytest.fixture(scope="module")
@@ -182,73 +184,180 @@ def test_the_thickness_of_a_single_slice_must_be_a_number(series):
     assert "thickness" in refusal(folder)
 
 
+def reader():
+    return itk._readers[os.getpid()]
+
+
 def test_a_reader_that_dies_is_a_sentence_and_the_next_scan_is_read(made, series, tmp_path, monkeypatch):
     folder = series()
     read_scan(folder)
-    running = itkclient._current[0]
-    monkeypatch.setattr(itkclient, "_running", lambda: running)
-    os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait()
+    running = reader()
+    os.kill(running.process.pid, signal.SIGSTOP)  # it cannot answer before it is killed
+    threading.Timer(0.5, running.process.kill).start()
     assert "cannot be read as an image" in refusal(folder)
-    monkeypatch.undo()
+    assert os.getpid() not in itk._readers
     np.testing.assert_array_equal(read_scan(folder).image, made.volume)
 
 
 def test_a_reader_that_was_ended_meanwhile_is_started_again(made, series):
     folder = series()
     read_scan(folder)
-    itkclient._current[0].process.kill()
-    itkclient._current[0].process.wait()
+    reader().process.kill()
+    reader().process.join()
     np.testing.assert_array_equal(read_scan(folder).image, made.volume)
+
+
+def crash(path):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def work_for_ever(path):
+    itk.signal.setitimer(signal.ITIMER_PROF, 0.1)
+    while True:
+        pass
+
+
+def modules(path):
+    return sorted(sys.modules), sys.modules["__main__"].__name__, os.environ.get("PYTHONSAFEPATH")
+
+
+@pytest.mark.parametrize("task", [crash, work_for_ever])
+def test_a_crash_or_too_much_time_is_an_error_of_the_reader_alone(made, series, task):
+    with pytest.raises(ReaderError, match="its process ended"):
+        itk._in_worker(task, series())
+    np.testing.assert_array_equal(read_scan(series()).image, made.volume)
+
+
+def test_the_process_that_reads_does_without_torch_and_the_main_module(tmp_path):
+    names, main, safe = itk._in_worker(modules, tmp_path)
+    assert "numpy" in names
+    assert not {"torch", "pytest.__main__", "scantune.cli"} & set(names)
+    assert (main, safe) == ("__main__", "1")
+    assert "PYTHONSAFEPATH" not in os.environ or os.environ["PYTHONSAFEPATH"] != ""
+    assert sys.modules["__main__"].__name__ == "__main__"
+
+
+SCRIPT = """
+import os, sys, time
+print("running", flush=True)
+from pathlib import Path
+from scantune.scans import itk
+from scantune.scans.io import read_scan
+print(read_scan(sys.argv[1]).image.shape, itk._readers[os.getpid()].process.pid, flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_script_without_a_guard_reads_once_and_takes_the_reader_with_it(series, tmp_path_factory):
+    script = tmp_path_factory.mktemp("script") / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script, series(), "0"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("running\n(16, 12, 3)")
+    assert done.stdout.count("running") == 1
+    assert done.stderr == ""
+    with subprocess.Popen([sys.executable, script, series(), "60"], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout.readline() == "running\n"
+        pid = int(run.stdout.readline().split()[-1])
+        run.kill()
+    for _ in range(100):
+        if not is_running(pid):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the reader outlives its parent")
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+def read_here(folder):
+    return read_scan(folder).image.sum()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_daemons_and_forks_read_by_a_process_of_their_own(made, series, method):
+    folder = series()
+    read_scan(folder)
+    ours = reader().process.pid
+    with multiprocessing.get_context(method).Pool(1) as pool:  # its processes are daemons
+        assert pool.apply_async(read_here, (folder,)).get(60) == made.volume.sum()
+    read_scan(folder)
+    assert reader().process.pid == ours
+
+
+def test_a_reader_that_cannot_be_started_is_a_sentence(series, monkeypatch):
+    def refuse(*_):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(itk, "_readers", {})
+    monkeypatch.setattr(itk._Worker, "start", refuse)
+    with pytest.raises(InputError, match="cannot be started .Resource temporarily unavailable."):
+        read_scan(series())
+    monkeypatch.setattr(itk, "ProcessPoolExecutor", refuse)
+    with pytest.raises(InputError, match="cannot be started"):
+        read_scan(series())
 
 
 def test_errors_of_the_reader_reach_the_one_who_asks(tmp_path):
     (tmp_path / "a.mha").write_text("hello")
     with pytest.raises(ReaderError):
-        ask("file", tmp_path / "a.mha")
+        read_itk(tmp_path / "a.mha")
 
 
-def answers(monkeypatch, *requests):
-    """What the reader's process answers, without the process."""
-    monkeypatch.setattr(itkserver, "limit", lambda path: None)
-    out = io.BytesIO()
-    itkserver.serve(io.BytesIO(b"".join(json.dumps(request).encode() + b"\n" for request in requests)), out)
-    out.seek(0)
-    return out
-
-
-def test_the_server_tells_the_grid_then_the_voxels(tmp_path, monkeypatch):
+def test_the_reader_returns_the_grid_and_the_voxels(tmp_path):
     voxels = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels), tmp_path / "a.mha")
-    path = str(tmp_path / "a.mha")
-    out = answers(monkeypatch, {"what": "file", "path": path}, {"what": "header", "path": path})
-    told = json.loads(out.readline())
-    assert (told["size"], told["dtype"], told["last"]) == ([4, 3, 2], "<i2", False)
-    assert out.read(voxels.nbytes) == voxels.tobytes()
-    assert json.loads(out.readline())["components"] == 1
+    image = read_itk(tmp_path / "a.mha")
+    assert (tuple(image.size), image.voxels.dtype) == ((4, 3, 2), np.int16)
+    np.testing.assert_array_equal(image.voxels, voxels)
+    header = read_itk_header(tmp_path / "a.mha")
+    assert (tuple(header.size), header.components, header.voxels) == ((4, 3, 2), 1, None)
 
 
-def test_the_server_outlives_what_cannot_be_read_and_ends_when_it_has_grown(series, tmp_path, monkeypatch):
-    monkeypatch.setattr(itkserver, "_memory", iter([0, 10**6, 10**12]).__next__)
-    lost = {"what": "file", "path": str(tmp_path / "lost.mha")}
-    lines = answers(monkeypatch, lost, lost, lost).readlines()
-    assert ["error" in json.loads(line) for line in lines] == [True, True]
-    assert [json.loads(line)["last"] for line in lines] == [False, True]
+def test_the_reader_outlives_what_cannot_be_read_and_ends_when_it_has_grown(tmp_path, monkeypatch):
+    lost = tmp_path / "lost.mha"
+    monkeypatch.setattr(itk, "limit", lambda path: None)
+    monkeypatch.setattr(itk, "_ceiling", 10**9)
+    monkeypatch.setattr(itk, "_memory", iter([10**6, 10**12]).__next__)
+    answers = [itk._run(itk._read_file, str(lost)) for _ in range(2)]
+    assert [answer.failure is None for answer in answers] == [False, False]
+    assert [answer.grown for answer in answers] == [False, True]
 
 
-def test_the_server_tells_of_slices_no_more_than_is_asked(series, monkeypatch):
-    line = answers(monkeypatch, {"what": "series", "path": str(series())}).readline()
-    assert b"Secret" not in line
-    assert json.loads(line)["tags"]["0020|0032"][0].strip() == "-3.5\\2\\7"
+def grown(task, path):
+    return itk._Answer(failure="damaged", grown=True)
+
+
+def test_a_reader_that_has_grown_is_replaced(made, series, monkeypatch):
+    read_scan(series())
+    ours = reader().process.pid
+    monkeypatch.setattr(itk, "_run", grown)
+    with pytest.raises(ReaderError, match="damaged"):
+        read_itk(series())
+    monkeypatch.undo()
+    np.testing.assert_array_equal(read_scan(series()).image, made.volume)
+    assert reader().process.pid != ours
+
+
+def test_the_header_of_a_slice_holds_no_more_than_is_asked(series):
+    header = read_slice_header(series() / "0.dcm")
+    assert header.complete
+    assert SECRET not in str(header)
+    assert header.texts[0x00200032].strip() == "-3.5\\2\\7"
+    assert set(header.texts) == {int(f"{group:04x}{element:04x}", 16) for group, element in TEXTS}
 
 
 def test_a_damaged_header_does_not_take_the_machines_memory(tmp_path):
     limited = (
-        "import resource, sys; from pathlib import Path; from scantune.itkserver import limit; limit(Path(sys.argv[1]))"
+        "import resource, sys; from pathlib import Path; from scantune.scans.itk import limit; "
+        "limit(Path(sys.argv[1])); print(resource.getrlimit(resource.RLIMIT_AS)[0])"
     )
-    code = f"{limited}; print(resource.getrlimit(resource.RLIMIT_AS)[0])"
     (tmp_path / "a.dcm").write_bytes(b"0" * 1000)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", limited, str(tmp_path)], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) < 4 * 2**30
 
 

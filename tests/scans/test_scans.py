@@ -15,9 +15,8 @@ import SimpleITK
 import torch
 
 from scantune.errors import InputError, ScanError
-from scantune.scans import header as headers
-from scantune.scans import image_files as imagefiles
-from scantune.scans.case import SHIFT, Case, LabelMap, grid_shift, require_same_grid
+from scantune.scans import header, io
+from scantune.scans.case import LARGEST_SHIFT, Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.files import write_text
 from scantune.scans.header import read_grid
 from scantune.scans.io import read_labels, read_scan, write_image, write_labels
@@ -115,9 +114,9 @@ def test_formats_of_simpleitk_have_the_same_geometry_as_nifti(tmp_path, image, s
 def test_nifti_through_simpleitk_and_through_nibabel_agree(tmp_path, image):
     path = save(tmp_path / "scan.nii.gz", image, oblique_affine(), qform=(oblique_affine(), 1))
     ours = read_scan(path)
-    theirs = imagefiles._read_other(path)
-    np.testing.assert_array_equal(ours.image, theirs.array)
-    np.testing.assert_allclose(ours.affine, theirs.affine, atol=1e-4)
+    array, affine, _ = io._read_other(path)
+    np.testing.assert_array_equal(ours.image, array)
+    np.testing.assert_allclose(ours.affine, affine, atol=1e-4)
 
 
 def test_units_of_the_affine_become_millimetres(tmp_path, image):
@@ -246,7 +245,7 @@ def test_permission_errors_of_the_reader_are_told_so(tmp_path, image, monkeypatc
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(imagefiles, "read_nifti", refuse)
+    monkeypatch.setattr(io, "read_nifti", refuse)
     assert "permission denied" in refusal(read_scan, save(tmp_path / "a.nii", image))
 
 
@@ -271,8 +270,8 @@ def test_a_metaimage_without_a_number_of_axes_is_not_given_to_the_reader(tmp_pat
     SimpleITK.WriteImage(as_itk(image), str(path))
     assert read(path).shape == image.shape
     path.write_bytes(path.read_bytes().replace(b"NDims = 3\n", f"NDims = {axes}\n".encode()))
-    for place in (imagefiles, headers):
-        monkeypatch.setattr(place, "ask", None)
+    monkeypatch.setattr(io, "read_itk", None)
+    monkeypatch.setattr(header, "read_itk_header", None)
     assert "NDims" in refusal(read, path)
 
 
@@ -425,7 +424,7 @@ def test_on_grids_that_count_as_one_every_label_stays_in_its_voxel(image, rng):
         found = LabelMap("map", labels, case.affine @ turn)
         corner = np.array([n - 1 for n in SHAPE] + [1])
         assert grid_shift(found, case) >= np.abs((turn @ corner - corner)[:3]).max() - 1e-9
-        if grid_shift(found, case) <= SHIFT:
+        if grid_shift(found, case) <= LARGEST_SHIFT:
             require_same_grid(found, case)
             relation = np.linalg.inv(turn)
             read = ndimage.affine_transform(labels, relation[:3, :3], relation[:3, 3], order=0, mode="grid-constant")

@@ -1,4 +1,4 @@
-"""Scans and label maps in memory: voxels on a grid in space, and whether two of them share it."""
+"""Scans and label maps in memory, and the check that two of them share a grid."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from scantune.errors import ScanError
 if TYPE_CHECKING:
     from scantune.scans.nifti import GridHeader
 
-SHIFT = 0.25
-"""Up to so many voxels along each axis, the headers of two files count as telling one grid. From half a voxel on, a
+LARGEST_SHIFT = 0.25
+"""Voxels along each axis by which the grids of two files may differ and still count as one. From half a voxel on, a
 label would belong to a neighbour of its voxel."""
 
 
 class ImageGrid:
-    """What stands on a voxel grid in space; the base of scans and label maps."""
+    """Voxels on a grid in space: the base of scans and label maps."""
 
     name: str
     affine: NDArray[np.float64]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Voxels along the array's axes."""
+        """Return the number of voxels along the array's axes."""
         raise NotImplementedError
 
     @property
     def spacing(self) -> tuple[float, float, float]:
-        """Voxel edge lengths along the array's axes, in mm."""
+        """Return the edge lengths of a voxel along the array's axes, in mm."""
         x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
         return x, y, z
 
     @property
     def voxel_volume(self) -> float:
-        """Volume of one voxel in mm^3, on sheared grids too."""
+        """Return the volume of one voxel in mm^3, also on sheared grids."""
         return float(abs(np.linalg.det(self.affine[:3, :3])))
 
 
 @dataclass(frozen=True, eq=False)
 class LabelMap(ImageGrid):
-    """An integer label map.
+    """Integer label map.
 
     Attributes:
         name: File name without the image extensions.
@@ -59,7 +59,7 @@ class LabelMap(ImageGrid):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Voxels along the array's axes."""
+        """Return the number of voxels along the array's axes."""
         return self.labels.shape
 
 
@@ -72,10 +72,10 @@ class Case(ImageGrid):
         image: Intensities `(x, y, z)`, float32, in the file's own axis order.
         affine: Voxel to world, `(4, 4)`, float64, RAS+ in mm.
         reference: Integer label map `(x, y, z)` on the same grid.
-        subject: The person; the name where nothing else is known.
-        site: Where the scan was acquired.
-        split: Which part of a data set the scan belongs to.
-        header: What a NIfTI file says beyond the affine; None for scans that come from elsewhere.
+        subject: The person. The scan's name if nothing else is known.
+        site: Site of acquisition.
+        split: Part of the data set that the scan belongs to.
+        header: Grid of the NIfTI file that the scan was read from. None for scans from elsewhere.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Case(ImageGrid):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Voxels along the array's axes."""
+        """Return the number of voxels along the array's axes."""
         return self.image.shape
 
     def with_reference(self, reference: LabelMap) -> Case:
-        """The same scan with a reference, which must lie on its grid.
+        """Return the scan with a reference, which must lie on its grid.
 
         Raises:
             ScanError: The reference lies on another grid.
@@ -106,33 +106,33 @@ class Case(ImageGrid):
         return dataclasses.replace(self, reference=reference.labels)
 
     def stripped(self, brain_mask: Case) -> Case:
-        """The same scan, 0 wherever a brain mask, which must lie on its grid, is not above 0.
+        """Return the scan with 0 outside a brain mask, which must lie on its grid and is above 0 in the brain.
 
         Raises:
-            ScanError: The mask lies on another grid, or leaves nothing of the scan.
+            ScanError: The mask lies on another grid, or the scan is 0 within it.
         """
         require_same_grid(brain_mask, self)
         kept = brain_mask.image > 0
         if not self.image[kept].any():
             raise ScanError(
-                f"{brain_mask.name} must be above 0 where {self.name} is to be kept, but leaves nothing of it. "
-                "Check the mask."
+                f"{brain_mask.name} must be a brain mask of {self.name}, above 0 in the brain, but leaves nothing of "
+                "it. Check the mask."
             )
         return dataclasses.replace(self, image=np.where(kept, self.image, np.float32(0)))
 
 
 def require_same_grid(one: ImageGrid, other: ImageGrid) -> None:
-    """Check that two volumes lie on the same grid, to `SHIFT` voxels at every corner.
+    """Check that two volumes lie on the same grid, up to `LARGEST_SHIFT` voxels at every corner.
 
     Raises:
-        ScanError: They do not.
+        ScanError: Their shapes differ, or their corners lie too far apart.
     """
     if one.shape != other.shape:
         raise ScanError(
             f"{one.name} must lie on the grid of {other.name}, but has shape {one.shape}, not {other.shape}. "
             "Check that the two belong together, or resample one onto the other first."
         )
-    if grid_shift(one, other) > SHIFT:
+    if grid_shift(one, other) > LARGEST_SHIFT:
         apart = np.linalg.norm((one.affine - other.affine) @ _corners(one), axis=0).max()
         raise ScanError(
             f"{one.name} must lie on the grid of {other.name}, but is up to {apart:.3g} mm away from it. "
@@ -141,11 +141,11 @@ def require_same_grid(one: ImageGrid, other: ImageGrid) -> None:
 
 
 def grid_shift(one: ImageGrid, other: ImageGrid) -> float:
-    """How far the corners of one grid are from those of another of the same shape, at most, in voxels along an axis."""
+    """Return the largest distance between the corners of two grids of one shape, in voxels along an axis."""
     corners = _corners(one)
     return float(np.abs(np.linalg.solve(other.affine, one.affine @ corners) - corners).max())
 
 
 def _corners(grid: ImageGrid) -> NDArray[np.int64]:
-    """Voxel coordinates of the corners, `(4, 8)`."""
+    """Return the homogeneous voxel coordinates of the corners, `(4, 8)`."""
     return np.array(list(itertools.product(*[(0, n - 1) for n in grid.shape], [1]))).T

@@ -1,4 +1,4 @@
-"""The grid of an image file without its voxels: quick to read, for a look at a whole data set before the work."""
+"""Grids of image files without their voxels: quick to read, to check a whole data set before the work."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import ImageGrid
-from scantune.scans.image_files import itk_affine, read_voxels, require_sound
-from scantune.scans.itk_client import ask
+from scantune.scans.io import read_voxels, require_sound
+from scantune.scans.itk import read_itk_header
 from scantune.scans.metaimage import require_axes
 from scantune.scans.names import scan_name
 from scantune.scans.nifti import affine_in_mm, is_nifti, require_frame, require_plain, shape_3d
 
-_WHOLE_IN_ONE = (".mha", ".nrrd")  # formats whose header and voxels share a file
+_SINGLE_FILE = (".mha", ".nrrd")  # formats whose header and voxels share a file
 
 
 @dataclass(frozen=True, eq=False)
 class FileGrid(ImageGrid):
-    """Where the voxels of a file lie.
+    """Grid of a file's voxels.
 
     Attributes:
         name: File name without the image extensions.
-        voxels: Their number along the array's axes.
+        voxels: Number of voxels along the array's axes.
         affine: Voxel to world, `(4, 4)`, RAS+ in mm.
     """
 
@@ -37,29 +37,29 @@ class FileGrid(ImageGrid):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Voxels along the array's axes."""
+        """Return the number of voxels along the array's axes."""
         return self.voxels
 
 
 def read_grid(path: Path, frame: int | None = None) -> FileGrid:
-    """Read the grid of a file that `scans.read_scan` takes.
+    """Read the grid of a file that `read_scan` takes.
 
-    The voxels stay unread, so not every damage is found: files that are cut short are, where the format is NIfTI.
-    Formats that have no header to read by itself are read whole.
+    The voxels stay unread, so that some damage is not found. NIfTI files that are cut short are found. Formats
+    without a separate header are read whole.
 
     Args:
         path: A file, or a folder with one DICOM series.
-        frame: Which volume of a 4D file; None where it holds one alone.
+        frame: Number of the volume in a 4D file. None for files with one volume.
 
     Raises:
         ScanError: The file is missing or damaged, or is not one 3D volume on a sound grid.
     """
-    reader = _nifti if is_nifti(path) else _other if path.suffix.lower() in _WHOLE_IN_ONE and frame is None else _whole
+    reader = _nifti if is_nifti(path) else _other if path.suffix.lower() in _SINGLE_FILE and frame is None else _whole
     try:
         grid = reader(path, frame)
     except InputError:
         raise
-    except Exception:  # whatever a damaged header leads to, the reader of voxels has the words for it
+    except Exception:  # the reader of voxels says what is wrong with a damaged header
         grid = _whole(path, frame)
     require_sound(path, grid.affine)
     return grid
@@ -82,7 +82,7 @@ def _nifti(path: Path, frame: int | None) -> FileGrid:
 
 
 def _has_room(path: Path, needed: int) -> bool:
-    """Whether a NIfTI file seems to hold so many bytes; a packed one says at its end how many it unpacks to."""
+    """Return whether a NIfTI file seems to hold a number of bytes. A compressed file gives its size at its end."""
     if not path.name.lower().endswith(".gz"):
         return path.stat().st_size >= needed
     with path.open("rb") as stream:
@@ -92,22 +92,22 @@ def _has_room(path: Path, needed: int) -> bool:
 
 def _other(path: Path, _: int | None) -> FileGrid:
     require_axes(path)
-    told = ask("header", path)[0]
-    if len(told["size"]) != 3 or told["components"] != 1:
+    image = read_itk_header(path)
+    if len(image.size) != 3 or image.components != 1:
         return _whole(path, None)
-    return FileGrid(scan_name(path), tuple(told["size"]), itk_affine(told))
+    return FileGrid(scan_name(path), tuple(image.size), image.affine())
 
 
 def _whole(path: Path, frame: int | None) -> FileGrid:
-    voxels = read_voxels(path, frame)
-    return FileGrid(scan_name(path), voxels.array.shape, voxels.affine)
+    array, affine, _ = read_voxels(path, frame)
+    return FileGrid(scan_name(path), array.shape, affine)
 
 
 def check_file(path: Path) -> None:
     """Check that a file, or a folder with something in it, is there.
 
     Raises:
-        ScanError: It is not, or is empty.
+        ScanError: It is missing or empty.
     """
     if not path.exists():
         raise ScanError(f"{path} does not exist. Check the path, or that the data set is complete.")

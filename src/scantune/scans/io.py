@@ -1,6 +1,8 @@
 """The one reader and the one writer of images: scans and label maps in, results out on the scan's own grid.
 
-Whatever is wrong with a file comes out as a `ScanError` of a sentence or two.
+NIfTI files and FreeSurfer's go through nibabel, everything else (MetaImage, NRRD, a folder with one DICOM series, ...)
+through SimpleITK. Nothing but voxels and geometry is taken from a file: no name, date or number of a DICOM header.
+Whatever is wrong with a file is raised as a `ScanError` of a sentence or two.
 """
 
 from __future__ import annotations
@@ -15,30 +17,48 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
-from scantune.scans.image_files import read_voxels
+from scantune.scans.dicom import read_dicom
+from scantune.scans.itk import ItkImage, read_itk
+from scantune.scans.metaimage import require_axes, require_unpacked
 from scantune.scans.names import scan_name
-from scantune.scans.nifti import write_nifti, write_vectors
+from scantune.scans.nifti import (
+    FileContent,
+    is_nifti,
+    read_freesurfer,
+    read_nifti,
+    read_nifti_frame,
+    require_plain,
+    shape_3d,
+    write_nifti,
+    write_vectors,
+)
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
 LARGEST_LABEL = 2**32 - 1
-"""Label maps hold no larger value; what does is damaged, or no label map."""
+"""Largest value of a label map. A file with larger ones is damaged, or no label map."""
+
+SMALLEST_EDGE, LARGEST_EDGE = 1e-5, 1e4
+"""Edges of a voxel in mm that are taken for true: from slices under a microscope to damage."""
+
+FARTHEST_VOXEL = 1e6
+"""Distance in mm from the scanner's centre that the first voxel may have."""
 
 
 def read_scan(path: AnyPath, frame: int | None = None) -> Case:
     """Read one scan: a NIfTI file, another image that SimpleITK reads, or a folder with one DICOM series.
 
     Args:
-        path: Where it is.
-        frame: Which volume of a 4D NIfTI file, counted from 0; None where it holds one alone.
+        path: The file or folder.
+        frame: Number of the volume in a 4D NIfTI file, counted from 0. None for files with one volume.
 
     Raises:
-        ScanError: The file is missing, damaged, not one 3D volume, or holds nothing to work with.
+        ScanError: The file is missing, damaged, not one 3D volume, or every voxel has the same value.
     """
     path = Path(path)
-    voxels = read_voxels(path, frame)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told so below
-        image = np.ascontiguousarray(voxels.array, dtype=np.float32)
+    array, affine, header = read_voxels(path, frame)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused below
+        image = np.ascontiguousarray(array, dtype=np.float32)
     broken = image.size - int(np.count_nonzero(np.isfinite(image)))
     if broken:
         share = "all" if broken == image.size else f"{broken} of"
@@ -51,7 +71,7 @@ def read_scan(path: AnyPath, frame: int | None = None) -> Case:
             f"{path} must hold a picture, but every voxel is {image.flat[0]:g}. "
             "Check that it is the right file, or export the scan again."
         )
-    return Case(scan_name(path), image, voxels.affine, header=voxels.header)
+    return Case(scan_name(path), image, affine, header=header)
 
 
 def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: int | None = None) -> LabelMap:
@@ -59,15 +79,15 @@ def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: in
 
     Args:
         path: An image in any format that `read_scan` takes.
-        allowed: Labels that may occur; None allows every whole number from 0 to `LARGEST_LABEL`.
-        frame: As for scans.
+        allowed: Labels that may occur. None allows every whole number from 0 to `LARGEST_LABEL`.
+        frame: Number of the volume in a 4D NIfTI file, as for scans.
 
     Raises:
-        ScanError: As for scans, or there are values that are no labels or not among the allowed.
+        ScanError: The file is refused as for scans, or holds values that are no labels or not allowed.
     """
     path = Path(path)
-    voxels = read_voxels(path, frame)
-    values = np.unique(voxels.array)
+    array, affine, _ = read_voxels(path, frame)
+    values = np.unique(array)
     strange = values[~_are_labels(values)]
     if strange.size:
         raise ScanError(
@@ -80,14 +100,78 @@ def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: in
             f"{path} has unknown labels: expected only {_listed(sorted(allowed or ()))}, but it also holds "
             f"{_listed(unknown)}. Give the label map of this task, or map its labels to these first."
         )
-    return LabelMap(scan_name(path), _smallest_unsigned(voxels.array), voxels.affine)
+    return LabelMap(scan_name(path), _smallest_unsigned(array), affine)
+
+
+def read_voxels(path: Path, frame: int | None = None) -> FileContent:
+    """Read one 3D volume in the file's own type and axis order.
+
+    Args:
+        path: A file, or a folder with one DICOM series.
+        frame: Number of the volume in a 4D NIfTI file. None for files with one volume.
+
+    Raises:
+        ScanError: The file is missing or damaged, or is not one 3D volume of plain numbers on a sound grid.
+    """
+    if not path.exists():
+        raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
+    if not (path.is_file() or path.is_dir()):  # a pipe may never give anything
+        raise ScanError(f"{path} must be a file or a folder, but is something else. Give an image file.")
+    try:
+        if frame is not None:
+            content = read_nifti_frame(path, frame)
+        elif path.is_dir():
+            content = _from_itk(path, read_dicom(path))
+        elif is_nifti(path):
+            content = read_nifti(path)
+        elif path.suffix.lower() in (".mgz", ".mgh"):
+            content = read_freesurfer(path)
+        else:
+            content = _read_other(path)
+    except InputError:
+        raise
+    except PermissionError as error:
+        raise ScanError(f"{path} cannot be read: permission denied. Change its permissions, or copy it.") from error
+    except Exception as error:  # on damaged files nibabel and SimpleITK raise errors of any kind
+        raise ScanError(
+            f"{path} cannot be read as an image: expected NIfTI, MetaImage, NRRD or a folder with a DICOM "
+            "series, but it is damaged, cut short or of another kind. Check it, or export the scan again."
+        ) from error
+    require_sound(path, content[1])
+    return content
+
+
+def require_sound(path: Path, affine: NDArray[np.float64]) -> None:
+    """Check that an affine can be inverted, with voxels of a size and place that a scanner can see.
+
+    Raises:
+        ScanError: It cannot be inverted, or its voxels are too small, too large or too far away.
+    """
+    linear = affine[:3, :3]
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(linear, axis=0)
+        sheared = abs(np.linalg.det(linear / lengths))
+    if not np.isfinite(affine).all() or not lengths.all() or not sheared >= 1e-6:
+        raise ScanError(
+            f"{path} must have an affine that can be inverted, but its axes are "
+            f"{[[float(f'{step:.4g}') for step in axis] for axis in linear.T]}. Repair the header (sform or qform), or "
+            "export the scan again."
+        )
+    far = float(np.abs(affine[:3, 3]).max())
+    if not SMALLEST_EDGE <= lengths.min() <= lengths.max() <= LARGEST_EDGE or far > FARTHEST_VOXEL:
+        raise ScanError(
+            f"{path} must have voxels of {SMALLEST_EDGE:g} to {LARGEST_EDGE:g} mm within {FARTHEST_VOXEL:g} mm of "
+            f"the scanner's centre, but their edges are {', '.join(f'{edge:.4g}' for edge in lengths)} mm and the "
+            f"first one is {far:.4g} mm away. Repair the header (voxel sizes, units, sform or qform), or export the "
+            "scan again."
+        )
 
 
 def write_labels(path: AnyPath, labels: NDArray[Any], like: Case) -> None:
     """Write a label map `(x, y, z)` as NIfTI on a scan's own grid, in the smallest unsigned type.
 
     Raises:
-        InputError: The file cannot be written, or the labels are none or do not fit the scan.
+        InputError: The file cannot be written, or the array holds no labels or has another shape than the scan.
     """
     if not _are_labels(labels).all():
         raise InputError(f"Labels to be written to {path} must be whole numbers from 0 to {LARGEST_LABEL}.")
@@ -97,11 +181,11 @@ def write_labels(path: AnyPath, labels: NDArray[Any], like: Case) -> None:
 def write_image(path: AnyPath, array: NDArray[Any], like: Case) -> None:
     """Write an array `(x, y, z)` as NIfTI on a scan's own grid, in the array's own type.
 
-    The affine, form codes and units are those of the scan's file where that was NIfTI. The file is complete
-    or not there at all.
+    If the scan came from a NIfTI file, its affine, form codes and units are kept. The file is written completely or not
+    at all.
 
     Raises:
-        InputError: The file cannot be written, or the array does not fit the scan.
+        InputError: The file cannot be written, or the array has another shape than the scan.
     """
     if array.shape != like.shape:
         raise InputError(f"{path} must get the shape {like.shape} of the scan {like.name}, not {array.shape}.")
@@ -112,11 +196,26 @@ def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: C
     """Write displacements `(x, y, z, 3)` in mm as NIfTI on a scan's own grid, as ITK and ANTs read them.
 
     Raises:
-        InputError: The file cannot be written, or the array does not fit the scan.
+        InputError: The file cannot be written, or the array has another shape than the scan.
     """
     if displacement.shape != (*like.shape, 3):
         raise InputError(f"{path} must get the shape {(*like.shape, 3)}, not {displacement.shape}.")
     write_vectors(Path(path), displacement, like.affine)
+
+
+def _read_other(path: Path) -> FileContent:
+    require_axes(path)
+    image = read_itk(path)
+    assert image.voxels is not None
+    require_unpacked(path, image.voxels)
+    return _from_itk(path, image)
+
+
+def _from_itk(path: Path, image: ItkImage) -> FileContent:
+    assert image.voxels is not None
+    axes, shape = len(image.size), shape_3d(tuple(image.size))
+    require_plain(path, shape + image.voxels.shape[axes:], image.voxels.dtype)
+    return image.voxels.T.reshape(shape), image.affine(), None
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""What an image file holds, and the files that nibabel reads: NIfTI and FreeSurfer's; for `imagefiles`.
+"""The files that nibabel reads and writes: NIfTI, and FreeSurfer's.
 
 Nothing but voxels and geometry is taken from a file.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ _GRID_FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class GridHeader:
-    """What a NIfTI file says about its grid, kept word for word so that outputs say the same.
+    """Grid of a NIfTI file, with all header fields as they are so that outputs get the same.
 
     Attributes:
         version: NIfTI version, 1 or 2.
         shape: Shape in the file, which may be 2D or end in axes of length 1.
-        fields: Values of the header fields that place the grid: forms, their codes, voxel sizes and units.
+        fields: Values of the header fields that place the grid: forms, form codes, voxel sizes and units.
     """
 
     version: int
@@ -38,31 +38,21 @@ class GridHeader:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Voxels:
-    """What a file holds.
-
-    Attributes:
-        array: Values `(x, y, z)` in the file's own axis order, slope and intercept applied.
-        affine: Voxel to world, `(4, 4)`, RAS+ in mm.
-        header: The grid as a NIfTI file tells it; None for other formats.
-    """
-
-    array: NDArray[Any]
-    affine: NDArray[np.float64]
-    header: GridHeader | None
+FileContent: TypeAlias = tuple[NDArray[Any], NDArray[np.float64], GridHeader | None]
+"""Values `(x, y, z)` in the file's own type and axis order, with slope and intercept applied; the affine from voxels to
+the world in mm (RAS+), `(4, 4)`; and the grid of a NIfTI file, None for other formats."""
 
 
 def is_nifti(path: Path) -> bool:
-    """Whether a name is that of a NIfTI file."""
+    """Return whether a file name is that of a NIfTI file."""
     return path.name.lower().endswith((".nii", ".nii.gz"))
 
 
-def read_nifti(path: Path) -> Voxels:
-    """The voxels of a NIfTI file.
+def read_nifti(path: Path) -> FileContent:
+    """Read a NIfTI file.
 
     Raises:
-        ScanError: It is not one 3D volume of plain numbers; of damage nibabel raises whatever it stumbles over.
+        ScanError: The file is not one 3D volume of real numbers. On damaged files nibabel raises errors of any kind.
     """
     import nibabel
     from nibabel.imageglobals import LoggingOutputSuppressor
@@ -71,20 +61,20 @@ def read_nifti(path: Path) -> Voxels:
         image: Any = nibabel.load(path, mmap=False)
     require_plain(path, image.shape, image.get_data_dtype())
     array = np.asarray(image.dataobj).reshape(shape_3d(image.shape))
-    return Voxels(array, affine_in_mm(image.header), _grid_header(image.header, tuple(image.shape)))
+    return array, affine_in_mm(image.header), _grid_header(image.header, tuple(image.shape))
 
 
-def read_freesurfer(path: Path) -> Voxels:
-    """The voxels of one of FreeSurfer's files (.mgz, .mgh); raises as `read_nifti`."""
+def read_freesurfer(path: Path) -> FileContent:
+    """Read one of FreeSurfer's files (.mgz, .mgh). Raises the errors of `read_nifti`."""
     import nibabel
 
     image: Any = nibabel.load(path, mmap=False)
     require_plain(path, image.shape, image.get_data_dtype())
-    return Voxels(np.asarray(image.dataobj).reshape(shape_3d(image.shape)), np.array(image.affine, np.float64), None)
+    return np.asarray(image.dataobj).reshape(shape_3d(image.shape)), np.array(image.affine, np.float64), None
 
 
-def read_frame(path: Path, frame: int) -> Voxels:
-    """One volume of a NIfTI file that may hold several, counted from 0; raises as `read_nifti`."""
+def read_nifti_frame(path: Path, frame: int) -> FileContent:
+    """Read one volume, counted from 0, of a NIfTI file that may hold several. Raises the errors of `read_nifti`."""
     import nibabel
     from nibabel.imageglobals import LoggingOutputSuppressor
 
@@ -96,14 +86,14 @@ def read_frame(path: Path, frame: int) -> Voxels:
     require_frame(path, shape, frame)
     require_plain(path, shape[:3], image.get_data_dtype())
     array = np.asarray(image.dataobj[..., frame] if len(shape) == 4 else image.dataobj).reshape(shape[:3])
-    return Voxels(array, affine_in_mm(image.header), _grid_header(image.header, shape[:3]))
+    return array, affine_in_mm(image.header), _grid_header(image.header, shape[:3])
 
 
 def require_frame(path: Path, shape: tuple[int, ...], frame: int) -> None:
-    """Check that a file of a shape `(x, y, z, volumes)`, or `(x, y, z)`, holds a volume.
+    """Check that a file of shape `(x, y, z)` or `(x, y, z, volumes)` holds the volume of a number.
 
     Raises:
-        ScanError: It does not, or has more axes.
+        ScanError: The file has no such volume, or more axes.
     """
     volumes = shape[3] if len(shape) == 4 else 1
     if len(shape) > 4 or not 0 <= frame < volumes:
@@ -122,14 +112,14 @@ def _grid_header(header: Any, shape: tuple[int, ...]) -> GridHeader:
 
 
 def affine_in_mm(header: Any) -> NDArray[np.float64]:
-    """Voxel to world, `(4, 4)`, as a NIfTI header tells it, in mm."""
+    """Return the affine of a NIfTI header from voxels to the world in mm, `(4, 4)`."""
     affine = np.array(header.get_best_affine(), dtype=np.float64)
     affine[:3] *= _MM_PER_UNIT.get(int(header["xyzt_units"]) & 7, 1.0)
     return affine
 
 
 def shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape as three axes, when the others have length 1."""
+    """Return a shape of three axes if all others have length 1, and of more axes otherwise."""
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     return shape + (1,) * (3 - len(shape))
@@ -139,7 +129,7 @@ def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
     """Check that a file holds one 3D volume of real numbers.
 
     Raises:
-        ScanError: It does not.
+        ScanError: The file holds anything else.
     """
     if len(shape_3d(shape)) > 3:
         raise ScanError(
@@ -151,12 +141,12 @@ def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
     if dtype.fields or dtype.kind not in "biuf":
         raise ScanError(
             f"{path} must have one real number per voxel, but has values of type {dtype}. "
-            "Export it as grey values (the magnitude, where values are complex)."
+            "Export it as grey values (the magnitude of complex values)."
         )
 
 
 def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> None:
-    """Write an array `(x, y, z)`, in its own type, on the grid of the scan that affine and header come from.
+    """Write an array `(x, y, z)` in its own type, on the grid of a scan's affine and header.
 
     Raises:
         InputError: The file cannot be written.
@@ -170,7 +160,7 @@ def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64], he
 
 
 def write_vectors(path: Path, array: NDArray[Any], affine: NDArray[np.float64]) -> None:
-    """Write a vector at each voxel, `(x, y, z, components)`, as NIfTI with the intent of vectors.
+    """Write vectors `(x, y, z, components)` as NIfTI with the intent code of vectors.
 
     Raises:
         InputError: The file cannot be written.
@@ -183,7 +173,7 @@ def write_vectors(path: Path, array: NDArray[Any], affine: NDArray[np.float64]) 
 
 
 def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: GridHeader | None) -> Any:
-    """A NIfTI image with the header's own grid fields; None where the scan has moved since it was read."""
+    """Return a NIfTI image with the header's own grid fields, or None if the scan has moved since it was read."""
     import nibabel
 
     if header is None or shape_3d(header.shape) != array.shape:
@@ -202,12 +192,12 @@ def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: Grid
 def _on_grid(array: NDArray[Any], affine: NDArray[np.float64]) -> Any:
     import nibabel
 
-    # The older version of the format counts voxels in 16 bits.
+    # NIfTI-1 counts voxels in 16 bits.
     kind = nibabel.Nifti1Image if max(array.shape) < 2**15 else nibabel.Nifti2Image
     image = kind(array, affine)
     image.header.set_xyzt_units("mm")
     image.set_sform(affine, "scanner")
     image.set_qform(affine, "scanner")
-    if not np.allclose(image.get_qform(), affine, atol=1e-3):  # sheared: the quaternion form cannot say it
+    if not np.allclose(image.get_qform(), affine, atol=1e-3):  # a sheared grid has no quaternion form
         image.set_qform(None, "unknown")
     return image
