@@ -124,7 +124,7 @@ def test_copies_are_found_however_they_are_packed(folder):
     shutil.copy(folder / "S_1_seg.nii.gz", folder / "S_9_seg.nii.gz")
     problems = check(folder, options=PATTERNS).problems
     assert problems == {
-        "S_1_T1w, S_9_T1w": "These scans hold the same voxels: copies of one, or mistaken for each other."
+        "S_1_T1w, S_9_T1w": "These scans have the same voxels. Remove the copies, or correct the files."
     }
 
 
@@ -136,9 +136,7 @@ def test_people_in_two_splits_are_told(folder, tmp_path, capsys):
     ]
     (tmp_path / "scans.csv").write_text("\n".join(rows))
     assert main(["check", str(tmp_path / "scans.csv")]) == 3
-    assert (
-        "the person Ann: There are scans of this person in more than one split: test, train." in capsys.readouterr().out
-    )
+    assert "the person Ann: Scans of this person are in more than one split: test, train." in capsys.readouterr().out
 
 
 def test_notes_are_told_and_are_no_problems(tmp_path):

@@ -1,4 +1,4 @@
-"""Is a data set sound: what it holds, by site and split, and what is wrong with it, by name."""
+"""The check of a data set: its content by site and split, and its problems by scan."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from scantune.scans.files import require_writable, write_text
 from scantune.training.case_sources import ListedSource
 from scantune.training.sources import read_source
 
-REPORT, SHEET = "check.json", "contact.png"
+CHECK_FILE, CONTACT_SHEET = "check.json", "contact.png"
 
-_MOST_OUTLINES = 14
+_MAX_OUTLINES = 14
+"""Structures outlined in the contact sheet if the data set names none."""
 
-Span = tuple[float, float]
+ValueRange = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class SiteGroup:
+class SiteSummary:
     """The scans of a site in one split.
 
     Attributes:
@@ -48,38 +49,38 @@ class SiteGroup:
     split: str
     people: int
     scans: int
-    spacing: tuple[Span, ...]
-    shape: tuple[Span, ...]
+    spacing: tuple[ValueRange, ...]
+    shape: tuple[ValueRange, ...]
     labels: Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What is in a data set.
+    """Content and problems of a data set.
 
     Attributes:
-        dataset: Its layout, a name of `DATASETS`.
-        labels: Label value of each structure, as far as it is told.
+        dataset: Layout of the data set, a name of `DATASETS`.
+        labels: Label value of each structure, as far as the data set names them.
         groups: The scans by site and split.
-        problems: What makes scans or people unusable, by name.
-        notes: Names of scans that have something worth knowing, by what it is.
-        hint: What should be said about the data set; empty where all is clear.
+        problems: Why scans or people cannot be used, by their name.
+        notes: Names of scans with a peculiarity, by kind of peculiarity.
+        hint: Advice on the data set; empty if there is none.
     """
 
     dataset: str
     labels: Mapping[str, int]
-    groups: tuple[SiteGroup, ...]
+    groups: tuple[SiteSummary, ...]
     problems: Mapping[str, str]
     notes: Mapping[str, Sequence[str]]
     hint: str = ""
 
     @property
     def scans(self) -> int:
-        """Number of all scans."""
+        """Return the number of all scans."""
         return sum(group.scans for group in self.groups)
 
     def record(self) -> dict[str, Any]:
-        """Everything as plain JSON values."""
+        """Return the report as values for JSON."""
         return {"scans": self.scans, **dataclasses.asdict(self)}
 
 
@@ -92,40 +93,40 @@ def check(
     workers: int | None = None,
     on_scan: Callable[[int, int, str], None] = lambda done, scans, name: None,  # noqa: ARG005
 ) -> CheckReport:
-    """Read every scan of a data set, and tell what it holds and what is wrong with it.
+    """Read every scan of a data set, and report its content and its problems.
 
     Args:
         data: A folder, a CSV file, or a recipe.
-        dataset: A name of `scantune.datasets.DATASETS`; by default the folder tells.
-        options: What the data set takes beside where it is.
-        out: Folder for check.json and contact.png, with a slice of a scan of each site; None writes nothing.
-        workers: Number of processes; by default one for each core.
-        on_scan: Is told the number of scans that are done, of all, and the name of the last.
+        dataset: A name of `scantune.datasets.DATASETS`; by default it is detected.
+        options: Options of the layout.
+        out: Folder for check.json, and for contact.png with a slice of one scan per site; None writes nothing.
+        workers: Number of processes; by default one per core.
+        on_scan: Called with the number of checked scans, the number of all scans, and the name of the last one.
 
     Raises:
-        InputError: The data set cannot be opened, or the folder takes no files.
+        InputError: The data set cannot be opened, or the folder is not writable.
     """
     found = open_data(data, dataset, options or {})
     if out is not None:
         require_writable(Path(out))
     entries = found.entries()
-    looks = []
+    scans = []
     on_scan(0, len(entries), "")
-    for look in in_parallel(inspect_scan, entries, workers):
-        looks.append(look)
-        on_scan(len(looks), len(entries), look.entry.name)
-    report = CheckReport(found.name, dict(found.labels), _groups(looks), _problems(looks), _notes(looks), found.hint())
+    for scan in in_parallel(inspect_scan, entries, workers):
+        scans.append(scan)
+        on_scan(len(scans), len(entries), scan.entry.name)
+    report = CheckReport(found.name, dict(found.labels), _groups(scans), _problems(scans), _notes(scans), found.hint())
     if out is not None:
-        write_text(Path(out) / REPORT, json.dumps(report.record(), indent=2, ensure_ascii=False) + "\n")
-        _draw(looks, report, Path(out) / SHEET)
+        write_text(Path(out) / CHECK_FILE, json.dumps(report.record(), indent=2, ensure_ascii=False) + "\n")
+        _draw(scans, report, Path(out) / CONTACT_SHEET)
     return report
 
 
 def open_data(data: str | Path, dataset: str = "", options: Mapping[str, Any] | None = None) -> DataSet:
-    """Open a data set in a folder or CSV file, or that of a recipe.
+    """Open the data set of a folder, a CSV file or a recipe.
 
     Raises:
-        InputError: There is none, or it is not laid out as expected.
+        InputError: The data set does not exist, or has another layout.
     """
     path, options = Path(data).expanduser(), options or {}
     if path.suffix.lower() == ".toml" or (not path.exists() and str(data) in bundled_recipes()):
@@ -142,63 +143,63 @@ def open_data(data: str | Path, dataset: str = "", options: Mapping[str, Any] | 
     return DATASETS[dataset or find_layout(path)].open(path, **options)
 
 
-def _groups(looks: Sequence[ScanSummary]) -> tuple[SiteGroup, ...]:
+def _groups(scans: Sequence[ScanSummary]) -> tuple[SiteSummary, ...]:
+    """Summarise the scans of each site and split, sorted by site, then in the order of the splits."""
     order = {split: number for number, split in enumerate(SPLITS)}
     keys = sorted(
-        {(look.entry.site, look.entry.split) for look in looks}, key=lambda key: (key[0], order.get(key[1], 9), key[1])
+        {(scan.entry.site, scan.entry.split) for scan in scans}, key=lambda key: (key[0], order.get(key[1], 9), key[1])
     )
     return tuple(
-        _group(site, split, [look for look in looks if (look.entry.site, look.entry.split) == (site, split)])
+        _group(site, split, [scan for scan in scans if (scan.entry.site, scan.entry.split) == (site, split)])
         for site, split in keys
     )
 
 
-def _group(site: str, split: str, looks: Sequence[ScanSummary]) -> SiteGroup:
+def _group(site: str, split: str, scans: Sequence[ScanSummary]) -> SiteSummary:
     totals: dict[int, int] = {}
-    for look in looks:
-        for value, count in look.labels.items():
+    for scan in scans:
+        for value, count in scan.labels.items():
             totals[value] = totals.get(value, 0) + count
     voxels = sum(totals.values())
-    return SiteGroup(
+    return SiteSummary(
         site,
         split,
-        len({look.entry.subject for look in looks}),
-        len(looks),
-        _spans([look.spacing for look in looks if look.spacing]),
-        _spans([look.shape for look in looks if look.shape]),
+        len({scan.entry.subject for scan in scans}),
+        len(scans),
+        _ranges([scan.spacing for scan in scans if scan.spacing]),
+        _ranges([scan.shape for scan in scans if scan.shape]),
         {value: totals[value] / voxels for value in sorted(totals)},
     )
 
 
-def _spans(rows: Sequence[tuple[float, ...]]) -> tuple[Span, ...]:
+def _ranges(rows: Sequence[tuple[float, ...]]) -> tuple[ValueRange, ...]:
     return tuple((min(axis), max(axis)) for axis in zip(*rows, strict=True))
 
 
-def _problems(looks: Sequence[ScanSummary]) -> dict[str, str]:
-    problems = {look.entry.name: look.problem for look in looks if look.problem}
-    same: dict[str, list[str]] = {}
-    for look in looks:
-        if look.content:
-            same.setdefault(look.content, []).append(look.entry.name)
-    for names in same.values():
+def _problems(scans: Sequence[ScanSummary]) -> dict[str, str]:
+    """Return the problems of scans, of scans with the same voxels, and of people in several splits."""
+    problems = {scan.entry.name: scan.problem for scan in scans if scan.problem}
+    by_content: dict[str, list[str]] = {}
+    for scan in scans:
+        if scan.content:
+            by_content.setdefault(scan.content, []).append(scan.entry.name)
+    for names in by_content.values():
         if len(names) > 1:
-            problems[", ".join(names)] = "These scans hold the same voxels: copies of one, or mistaken for each other."
-    for person, splits in subjects_in_two_splits([look.entry for look in looks]).items():
-        problems[f"the person {person}"] = (
-            f"There are scans of this person in more than one split: {', '.join(splits)}."
-        )
+            problems[", ".join(names)] = "These scans have the same voxels. Remove the copies, or correct the files."
+    for person, splits in subjects_in_two_splits([scan.entry for scan in scans]).items():
+        problems[f"the person {person}"] = f"Scans of this person are in more than one split: {', '.join(splits)}."
     return problems
 
 
-def _notes(looks: Sequence[ScanSummary]) -> dict[str, list[str]]:
-    notes = {name: [look.entry.name for look in looks if name in look.notes] for name in NOTES}
+def _notes(scans: Sequence[ScanSummary]) -> dict[str, list[str]]:
+    notes = {name: [scan.entry.name for scan in scans if name in scan.notes] for name in NOTES}
     return {name: scans for name, scans in notes.items() if scans}
 
 
-def _draw(looks: Sequence[ScanSummary], report: CheckReport, path: Path) -> None:
-    """Draw a slice of one scan of each site: a labelled one where there is one."""
-    sound = sorted((look for look in looks if look.shape), key=lambda look: not set(look.labels) - {0})
-    first = {look.entry.site: look for look in reversed(sound)}
+def _draw(scans: Sequence[ScanSummary], report: CheckReport, path: Path) -> None:
+    """Draw a slice of one scan per site, preferably of a labelled one."""
+    sound = sorted((scan for scan in scans if scan.shape), key=lambda scan: not set(scan.labels) - {0})
+    first = {scan.entry.site: scan for scan in reversed(sound)}
     views = []
     for site in sorted(first):
         case = first[site].entry.read()
@@ -211,7 +212,7 @@ def _draw(looks: Sequence[ScanSummary], report: CheckReport, path: Path) -> None
 
 
 def _outlined(report: CheckReport) -> dict[str, int]:
-    """The structures to outline: those that are named, or the largest of those that are not."""
+    """Return the structures to outline: the named ones, or the largest labels if none is named."""
     if report.labels:
         return dict(report.labels)
     shares: dict[int, float] = {}
@@ -219,4 +220,4 @@ def _outlined(report: CheckReport) -> dict[str, int]:
         for value, share in group.labels.items():
             shares[value] = max(share, shares.get(value, 0.0))
     largest = sorted((value for value in shares if value), key=lambda value: -shares[value])
-    return {f"label {value}": value for value in sorted(largest[:_MOST_OUTLINES])}
+    return {f"label {value}": value for value in sorted(largest[:_MAX_OUTLINES])}

@@ -1,4 +1,4 @@
-"""Demonstrate: a model meets simulated scans of centres that it was not trained at, and is adapted to each."""
+"""The demo: a model is adapted to simulated scans of centres that it was not trained at."""
 
 import csv
 import io
@@ -23,24 +23,27 @@ from scantune.scans.case import Case
 from scantune.scans.files import require_writable, write_text
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
-PRESET = "fast"
-COHORT: dict[str, tuple[str, int | None]] = {"segmentation": ("contrasts", 8), "registration": ("registration", None)}
-"""The cohort that a model is shown on, by its task, and how many slices of each scan; None for all."""
-SCORES = "demo.csv"
-COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
-"""Of the scores; they are the first columns of every score file."""
+DEMO_PRESET = "fast"
+DEMO_COHORTS: dict[str, tuple[str, int | None]] = {
+    "segmentation": ("contrasts", 8),
+    "registration": ("registration", None),
+}
+"""Cohort of the demo's scans by task of the model, and number of slices per scan; None for all slices."""
+SCORES_FILE = "demo.csv"
+DEMO_COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
+"""Columns of the scores: the first columns of every score file."""
 
 
 @dataclass(frozen=True)
-class Showing:
-    """A simulated scan, what adaptation made of it, and how well both agree with the truth.
+class DemoScan:
+    """A simulated scan of the demo, its result, and its Dice before and after adaptation.
 
     Attributes:
-        centre: Where the scan comes from.
-        result: Before and after adaptation; for the source centre, without any.
+        centre: The simulated centre.
+        result: The result of the adaptation, or of the source network at the source centre.
         before: Dice before adaptation, by structure, on the scan's own grid.
-        after: Dice after it.
-        figure: The file that shows it; None for the source centre.
+        after: Dice after adaptation, by structure.
+        figure: File with a figure of the scan; None for the source centre.
     """
 
     centre: str
@@ -51,12 +54,12 @@ class Showing:
 
     @property
     def dice_before(self) -> float:
-        """Mean Dice over the structures before adaptation."""
+        """Return the mean Dice over the structures before adaptation."""
         return _mean(self.before)
 
     @property
     def dice_after(self) -> float:
-        """Mean Dice over the structures after adaptation."""
+        """Return the mean Dice over the structures after adaptation."""
         return _mean(self.after)
 
 
@@ -70,58 +73,63 @@ def demo(
     anatomy: Anatomy | None = None,
     device: str = "auto",
     observer: ScanObserver | None = None,
-) -> list[Showing]:
-    """Adapt a model to one unseen simulated scan of each shifted centre, and draw and score what comes of it.
+) -> list[DemoScan]:
+    """Adapt a model to one simulated scan of each shifted centre, and draw and score the results.
 
     Writes a page and `CENTRE.png` for each scan, `index.html` and `demo.csv` with all scores.
 
     Args:
-        model: A model, or what `scantune.load` takes; its structures must be those of the cohort.
-        out: The output folder, made where needed.
+        model: A model, or its name or path. Its structures must be those of the cohort.
+        out: The output folder. It is created if needed.
         centres: Names of shifted centres; by default all of them.
         steps: Number of steps per scan; by default the preset's.
-        slices: Slices per scan; by default those of `COHORT`.
-        anatomy: What the scans are simulated from; by default the cohort's own.
+        slices: Slices per scan; by default those of `DEMO_COHORTS`.
+        anatomy: Anatomy of the simulated people; by default the cohort's own.
         device: `auto`, `cpu`, `cuda`, ...
-        observer: Is told about the progress.
+        observer: Receives the progress.
 
     Returns:
-        The source centre, which is not adapted to, then the shifted centres.
+        The scan of the source centre, which is not adapted, then those of the shifted centres.
 
     Raises:
-        InputError: There is no such centre, model or device, or the folder takes no files.
+        InputError: A centre, the model or the device is unknown, or the folder is not writable.
     """
-    out, watch = Path(out), observer or ScanObserver()
+    out, observer = Path(out), observer or ScanObserver()
     require_writable(out)
     find_device(device)
     model = load(model) if isinstance(model, str | Path) else model
-    name, usual = COHORT[model.task.name]
+    name, default_slices = DEMO_COHORTS[model.task.name]
     cohort = COHORTS[name]
     chosen = _choose(cohort, centres)
-    model = _fitting(model, cohort)
+    _require_fit(model, cohort)
     people = anatomy or cohort.anatomy()
 
-    def scan(centre: str) -> Case:
-        return next(cohort.cases(centre, "test", anatomy=people, count=1, slices=slices or usual))
+    def simulated(centre: str) -> Case:
+        return next(cohort.cases(centre, "test", anatomy=people, count=1, slices=slices or default_slices))
 
-    reference = adapt(model, scan(cohort.source), method="source", device=device)
-    showings = [_showing(cohort.source, reference, cohort.labels)]
-    steps = PRESETS[PRESET].steps if steps is None else steps
-    watch.begin(chosen)
+    reference = adapt(model, simulated(cohort.source), method="source", device=device)
+    scans = [_scored(cohort.source, reference, cohort.labels)]
+    steps = PRESETS[DEMO_PRESET].steps if steps is None else steps
+    observer.begin(chosen)
     for centre in chosen:
-        watch.start(centre)
+        observer.start(centre)
         result = adapt(
-            model, scan(centre), preset=PRESET, steps=steps, device=device, on_step=partial(watch.step, centre)
+            model,
+            simulated(centre),
+            preset=DEMO_PRESET,
+            steps=steps,
+            device=device,
+            on_step=partial(observer.step, centre),
         )
-        showings.append(_draw(_showing(centre, result, cohort.labels), model, out))
-        _write_scores(showings, cohort, out)
-        _write_pages(showings, out)
-        watch.end(Outcome(centre, "done", result.manifest_entry()))
-    return showings
+        scans.append(_draw(_scored(centre, result, cohort.labels), model, out))
+        _write_scores(scans, cohort, out)
+        _write_pages(scans, out)
+        observer.end(Outcome(centre, "done", result.manifest_entry()))
+    return scans
 
 
 def _choose(cohort: Cohort, names: Sequence[str]) -> list[str]:
-    """The shifted centres of these names, each once; all of them where there are no names."""
+    """Return the shifted centres of these names without repetitions, or all if there are no names."""
     shifted = [name for name in cohort.centres if name != cohort.source]
     for name in names:
         if name not in shifted:
@@ -129,72 +137,73 @@ def _choose(cohort: Cohort, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or shifted
 
 
-def _fitting(model: Model, cohort: Cohort) -> Model:
-    """The model, when it can be shown on the cohort."""
+def _require_fit(model: Model, cohort: Cohort) -> None:
+    """Raise an error unless the model segments the structures of the cohort and can be adapted."""
     if {name: value for name, value in model.labels.items() if value} != dict(cohort.labels):
-        ours, theirs = (", ".join(f"{n} = {v}" for n, v in labels.items()) for labels in (cohort.labels, model.labels))
+        expected, found = (
+            ", ".join(f"{n} = {v}" for n, v in labels.items()) for labels in (cohort.labels, model.labels)
+        )
         raise InputError(
-            f"The demo's scans have the structures {ours}, but the model {model.name} has {theirs}. Use a model of "
+            f"The demo's scans have the structures {expected}, but the model {model.name} has {found}. Use a model of "
             "brain tissues, such as brain, or adapt this one to scans of its own kind with scantune adapt."
         )
-    METHODS[model.task.method](ModelParts(model.task, model.prior))  # tells at once where the prior is missing
-    return model
+    METHODS[model.task.method](ModelParts(model.task, model.prior))  # fails at once if the prior is missing
 
 
-def _showing(centre: str, result: Result, labels: Mapping[str, int]) -> Showing:
+def _scored(centre: str, result: Result, labels: Mapping[str, int]) -> DemoScan:
     case = result.case
     assert case is not None and case.reference is not None
     before, after = (
         {name: dice(found, case.reference, value) for name, value in labels.items()}
         for found in (result.source_prediction, result.prediction)
     )
-    return Showing(centre, result, before, after)
+    return DemoScan(centre, result, before, after)
 
 
-def _draw(showing: Showing, model: Model, out: Path) -> Showing:
-    change = f"{showing.dice_before:.3f} → {showing.dice_after:.3f}"
+def _draw(scan: DemoScan, model: Model, out: Path) -> DemoScan:
+    change = f"{scan.dice_before:.3f} → {scan.dice_after:.3f}"
     figure = case_figure(
-        showing.result,
-        title=f"Simulated scan, centre {showing.centre}: mean Dice {change}",
-        captions={"Before": _listed(showing.before), "After": _listed(showing.after)},
+        scan.result,
+        title=f"Simulated scan, centre {scan.centre}: mean Dice {change}",
+        captions={"Before": _listed(scan.before), "After": _listed(scan.after)},
         floor=None if model.prior is None else model.prior.floor(),
     )
-    path = out / f"{showing.centre}.png"
+    path = out / f"{scan.centre}.png"
     save_figure(figure, path)
-    return replace(showing, figure=path)
+    return replace(scan, figure=path)
 
 
-def _write_scores(showings: Sequence[Showing], cohort: Cohort, out: Path) -> None:
+def _write_scores(scans: Sequence[DemoScan], cohort: Cohort, out: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for showing in showings:
-        assert showing.result.case is not None
-        scan = (cohort.name, showing.centre, showing.result.case.subject)
-        scores = {"source": showing.before, str(showing.result.facts["method"]): showing.after}
+    writer.writerow(DEMO_COLUMNS)
+    for scan in scans:
+        assert scan.result.case is not None
+        key = (cohort.name, scan.centre, scan.result.case.subject)
+        scores = {"source": scan.before, str(scan.result.facts["method"]): scan.after}
         for method, by_structure in scores.items():
             for structure, value in by_structure.items():
-                writer.writerow([*scan, method, showing.result.facts["seed"], structure, f"{value:.8g}"])
-    write_text(out / SCORES, text.getvalue())
+                writer.writerow([*key, method, scan.result.facts["seed"], structure, f"{value:.8g}"])
+    write_text(out / SCORES_FILE, text.getvalue())
 
 
-def _write_pages(showings: Sequence[Showing], out: Path) -> None:
-    """Write the page of the newest scan, and the index of all."""
+def _write_pages(scans: Sequence[DemoScan], out: Path) -> None:
+    """Write the page of the newest scan, and the index of all scans."""
     from scantune.pages import INDEX, write_case, write_index
 
     rows = []
-    for showing in showings:
-        view = showing.result.view(showing.result.manifest_entry())
-        page = f"{showing.centre}_page.html"
-        if showing in (showings[0], showings[-1]):
+    for scan in scans:
+        view = scan.result.view(scan.result.manifest_entry())
+        page = f"{scan.centre}_page.html"
+        if scan in (scans[0], scans[-1]):
             write_case(out / page, view)
         rows.append(view.summary(page))
     write_index(out / INDEX, rows, "Simulated scans of other scanners")
 
 
 def _mean(scores: Mapping[str, float]) -> float:
-    there = [value for value in scores.values() if not math.isnan(value)]
-    return fmean(there) if there else math.nan
+    known = [value for value in scores.values() if not math.isnan(value)]
+    return fmean(known) if known else math.nan
 
 
 def _listed(scores: Mapping[str, float]) -> str:

@@ -209,7 +209,7 @@ def test_an_interrupted_run_goes_on(here, tmp_path, capsys, monkeypatch):
     first = stamps(tmp_path / "out")
     assert main(words(tmp_path / "out")) == 0
     assert seen[3:] == [(number, 4) for number in range(5)]
-    assert "4 scans simulated, 2 were there already: " in capsys.readouterr().out
+    assert "4 scans simulated, 2 existed already: " in capsys.readouterr().out
     assert first.items() <= stamps(tmp_path / "out").items()
 
 
@@ -226,10 +226,10 @@ def test_more_people_and_centres_add_to_what_is_there(desk, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"seed": 3}, r"holds scans of another seed \(0; now it would be 3\). Choose another output folder"),
-        ({"slices": 1}, r"another number of slices \(the protocols' own; now it would be 1\)"),
-        ({"cohort": "brain"}, r"another cohort \(contrasts; now"),
-        ({"scheme": None}, r"another set of structures \(WM = 1, GM = 2, ventricles = 8; now it would be cerebral WM"),
+        ({"seed": 3}, r"holds scans of another seed \(0; expected 3\). Choose another output folder"),
+        ({"slices": 1}, r"another number of slices \(the protocols' own; expected 1\)"),
+        ({"cohort": "brain"}, r"another cohort \(contrasts; expected"),
+        ({"scheme": None}, r"another set of structures \(WM = 1, GM = 2, ventricles = 8; expected cerebral WM"),
     ],
 )
 def test_other_settings_are_refused_in_the_same_folder(made, desk, changes, told):
@@ -249,7 +249,7 @@ def test_another_anatomy_or_protocol_is_refused_in_the_same_folder(made, desk, t
 
 def test_what_scantune_did_not_simulate_is_left_alone(desk, tmp_path):
     (tmp_path / "home").mkdir()
-    with pytest.raises(InputError, match="home is there already, but no manifest tells"):
+    with pytest.raises(InputError, match="home exists already, but no manifest says"):
         write_cohort(settings(desk), tmp_path, device="cpu")
     (tmp_path / "manifest.json").write_text('{"format": 1, "scans": {}, "model": {}}')
     with pytest.raises(InputError, match="holds results of another command"):
@@ -275,7 +275,7 @@ def test_the_terminal_shows_what_lies_where(here, tmp_path, capsys):
     assert re.search(r"home +Acme, 3 T, mprage +2 +1 +1", shown)
     assert re.search(r"away +1.5 T, spin-echo +- +- +2", shown)
     assert "6 scans simulated: a stress test, no substitute for real ones." in shown
-    assert f"All lie in {tmp_path / 'out'}, described in manifest.json" in shown
+    assert f"All are in {tmp_path / 'out'}, described in manifest.json" in shown
     assert str(tmp_path / "out" / "contact.png") in shown
     assert main(words(tmp_path / "few", "--splits", "test", "--count", "1")) == 0
     shown = capsys.readouterr().out
@@ -318,7 +318,7 @@ def test_every_cohort_is_named_in_the_help(capsys):
 
 
 def test_a_scheme_without_label_maps_and_an_unknown_split_are_told():
-    with pytest.raises(InputError, match="give them with --label-maps"):
+    with pytest.raises(InputError, match="Give them with --label-maps"):
         CohortSettings("contrasts", scheme=Path("s.toml"))
     with pytest.raises(InputError, match="Unknown split 'tset'. Available: train, validation, test"):
         CohortSettings("contrasts", splits=["tset"])

@@ -13,7 +13,7 @@ from scantune.cli.console import ScanProgress, console, listed, say
 from scantune.cli.exits import SOME_FAILED
 
 if TYPE_CHECKING:
-    from scantune.check import CheckReport, Span
+    from scantune.check import CheckReport, ValueRange
 
 _MAX_LABELS = 8
 """Labels of a group that are listed one by one."""
@@ -99,6 +99,6 @@ def label_table(report: "CheckReport") -> Table:
     return table
 
 
-def _spans(spans: "tuple[Span, ...]") -> str:
+def _spans(spans: "tuple[ValueRange, ...]") -> str:
     parts = [f"{low:.4g}" if low == high else f"{low:.4g}-{high:.4g}" for low, high in spans]
     return " x ".join(parts) or "-"

@@ -17,7 +17,7 @@ from scantune.cli.adapt_display import STYLES, Display
 from scantune.cli.console import console, duration, say
 
 if TYPE_CHECKING:
-    from scantune.demo import Showing
+    from scantune.demo import DemoScan
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Demo:
         from scantune.demo import demo
 
         with DemoDisplay(console(stderr=True)) as display:
-            showings = demo(
+            scans = demo(
                 self.model, self.out, centres=self.centres, steps=self.steps, device=self.device, observer=display
             )
         screen = console()
-        screen.print(demo_table(showings))
-        for showing in showings:
-            if showing.result.decision.action == "rolled back":
-                say(screen, f"{showing.centre} was rolled back: {showing.result.decision.reason}")
+        screen.print(demo_table(scans))
+        for scan in scans:
+            if scan.result.decision.action == "rolled back":
+                say(screen, f"{scan.centre} was rolled back: {scan.result.decision.reason}")
         say(screen, f"Open {self.out / 'index.html'} in a browser; figures and scores are beside it.")
         say(
             screen,
@@ -71,9 +71,9 @@ class DemoDisplay(Display):
             say(self.console, f"{self.done} of {self.scans}: {outcome.name}, {duration(outcome.entry['seconds'])}")
 
 
-def demo_table(showings: "Sequence[Showing]") -> Table:
+def demo_table(scans: "Sequence[DemoScan]") -> Table:
     """Lay out the scores of the demo's scans. The first is from the training site, and not adapted."""
-    structures = ", ".join(showings[0].before)
+    structures = ", ".join(scans[0].before)
     caption = (
         f"Simulated scans, so the truth is known. Dice: mean of {structures}.\n"
         "Energy: how far the network's features are from those of its training scans.\n"
@@ -84,13 +84,13 @@ def demo_table(showings: "Sequence[Showing]") -> Table:
     for title in ("Dice", "Energy in nats", "Decision"):
         table.add_column(title, no_wrap=True)
     table.add_column("Time", justify="right", no_wrap=True)
-    for showing in showings:
-        result, gain = showing.result, showing.dice_after - showing.dice_before
+    for scan in scans:
+        result, gain = scan.result, scan.dice_after - scan.dice_before
         adapted = bool(result.trace)
         table.add_row(
-            showing.centre,
+            scan.centre,
             Text(
-                _change(showing.dice_before, showing.dice_after, 3, adapted),
+                _change(scan.dice_before, scan.dice_after, 3, adapted),
                 style="" if abs(gain) < 0.005 else "green" if gain > 0 else "red",
             ),
             _change(result.energy_before, result.energy_after, 4, adapted),

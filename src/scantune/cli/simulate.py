@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from scantune.cli.console import ScanProgress, console, say
 
 if TYPE_CHECKING:
-    from scantune.cohorts.write import CohortFiles
+    from scantune.cohorts.write import WrittenCohort
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Simulate:
         return 0
 
 
-def show_cohort(to: Console, made: "CohortFiles") -> None:
+def show_cohort(to: Console, made: "WrittenCohort") -> None:
     """Print the content of the folder, and the next command."""
     to.print(cohort_table(made))
-    kept = f", {made.kept} were there already" if made.kept else ""
+    kept = f", {made.kept} existed already" if made.kept else ""
     say(to, f"{made.simulated} scans simulated{kept}: a stress test, no substitute for real ones.")
-    say(to, f"All lie in {made.folder}, described in manifest.json.")
+    say(to, f"All are in {made.folder}, described in manifest.json.")
     say(to, f"Look at {made.folder / 'contact.png'} first: a slice of each centre.")
     folder = shlex.quote(str(made.folder))
     if made.recipe is not None:
@@ -79,7 +79,7 @@ def show_cohort(to: Console, made: "CohortFiles") -> None:
         say(to, f"Next: scantune adapt {shlex.quote(str(made.folder / centre.name / split))} --model MODEL --out out")
 
 
-def cohort_table(made: "CohortFiles") -> Table:
+def cohort_table(made: "WrittenCohort") -> Table:
     """Lay out the centres of a cohort with their numbers of scans."""
     splits = list(dict.fromkeys(split for centre in made.centres for split in centre.scans))
     splits.sort(key=("train", "validation", "test").index)

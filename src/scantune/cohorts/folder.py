@@ -1,4 +1,4 @@
-"""The output folder of `simulate`: its scans and label maps, and the manifest that tells what they are."""
+"""The folder of a simulated cohort: scans, label maps and their manifest."""
 
 import dataclasses
 import json
@@ -15,10 +15,10 @@ from scantune.scans.manifest import MANIFEST, MANIFEST_FORMAT, ManifestEntry, re
 from scantune.simulate import SEQUENCES, Centre
 from scantune.simulate.coils import COILS
 
-SPLITS = ("train", "validation", "test")
-SHEET, RECIPE = "contact.png", "recipe.toml"
+COHORT_SPLITS = ("train", "validation", "test")
+CONTACT_SHEET, RECIPE_FILE = "contact.png", "recipe.toml"
 
-_DECIDES = {
+_IDENTITY = {
     "cohort": "cohort",
     "seed": "seed",
     "slices": "number of slices",
@@ -26,17 +26,18 @@ _DECIDES = {
     "anatomy": "anatomy",
     "simulator": "version of the simulator",
 }
-"""Entries of the manifest's head that change every scan, and what messages call them."""
-_HASHED = ("anatomy", "simulator")
+"""Entries of the manifest that decide every scan, and their names in messages."""
+_OPAQUE = ("anatomy", "simulator")
+"""Entries whose values mean nothing to a user."""
 
 
 @dataclass(frozen=True)
-class CentreFiles:
-    """What a folder holds of one centre.
+class CentreSummary:
+    """The scans of one centre in a folder.
 
     Attributes:
         name: The centre.
-        record: Its protocol, vendor, scanner, source and what is assumed, as the manifest has them.
+        record: Its protocol, vendor, scanner, source and assumptions, as in the manifest.
         scans: Number of scans in each split.
     """
 
@@ -50,8 +51,8 @@ class CohortFolder:
     """A folder of simulated scans.
 
     Attributes:
-        path: Where it lies.
-        manifest: What its manifest tells; grows with every scan.
+        path: Path of the folder.
+        manifest: Content of its manifest. Every new scan adds an entry.
     """
 
     path: Path
@@ -59,22 +60,22 @@ class CohortFolder:
 
     @classmethod
     def open(cls, path: Path, head: Mapping[str, Any], centres: Mapping[str, Centre]) -> "CohortFolder":
-        """Make a folder ready for scans, or go on with one that was made in just the same way.
+        """Create a folder for scans, or continue one that has the same settings.
 
         Args:
-            path: The folder; made where needed.
-            head: What the manifest tells about all scans.
-            centres: The centres to come.
+            path: The folder. It is created if needed.
+            head: Entries of the manifest about all scans.
+            centres: The centres to simulate.
 
         Raises:
-            InputError: The folder takes no files, or holds something else.
+            InputError: The folder is not writable, or holds something else.
         """
         before = read_manifest(path)
         records = {name: centre_record(centre) for name, centre in centres.items()}
         if (path / MANIFEST).exists():
             _require_same(path, before, head, records)
         else:
-            _require_free(path, [*centres, SHEET, RECIPE])
+            _require_free(path, [*centres, CONTACT_SHEET, RECIPE_FILE])
         require_writable(path)
         manifest = {
             "format": MANIFEST_FORMAT,
@@ -88,22 +89,22 @@ class CohortFolder:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Label value of each structure."""
+        """Return the label value of each structure."""
         return dict(self.manifest["labels"])
 
     def missing(self, centre: str, split: str, scans: int) -> list[int]:
-        """Numbers, up to a number of scans, of those that are not there."""
-        there = {entry["number"] for entry in self._entries(centre, split)}
-        return [number for number in range(scans) if number not in there]
+        """Return the numbers below a number of scans that the folder does not have."""
+        present = {entry["number"] for entry in self._entries(centre, split)}
+        return [number for number in range(scans) if number not in present]
 
     def add(self, case: Case, number: int) -> None:
-        """Write a scan with its label map, then tell of it in the manifest.
+        """Write a scan with its label map, then add it to the manifest.
 
         Args:
             case: The scan.
-            number: Which one it is within its centre and split.
+            number: Number of the scan within its centre and split.
         """
-        assert case.reference is not None  # simulated scans have one
+        assert case.reference is not None  # every simulated scan has one
         place = Path(case.site) / case.split
         files = {part: (place / f"{case.name}_{part}.nii.gz").as_posix() for part in ("image", "labels")}
         write_image(self.path / files["image"], case.image, case)
@@ -118,24 +119,26 @@ class CohortFolder:
         }
         write_manifest(self.path, self.manifest)
 
-    def centres(self) -> tuple[CentreFiles, ...]:
-        """What there is, in the order in which the centres came."""
+    def centres(self) -> tuple[CentreSummary, ...]:
+        """Return the centres that have scans, in the order of the manifest."""
         counts = {
-            name: {split: n for split in SPLITS if (n := len(self._entries(name, split)))}
+            name: {split: n for split in COHORT_SPLITS if (n := len(self._entries(name, split)))}
             for name in self.manifest["centres"]
         }
         return tuple(
-            CentreFiles(name, record, counts[name]) for name, record in self.manifest["centres"].items() if counts[name]
+            CentreSummary(name, record, counts[name])
+            for name, record in self.manifest["centres"].items()
+            if counts[name]
         )
 
-    def example(self, centre: CentreFiles, *splits: str) -> Case:
-        """The first scan of the first of these splits that the centre has."""
+    def example(self, centre: CentreSummary, *splits: str) -> Case:
+        """Read the first scan of the first of these splits that the centre has."""
         split = next(split for split in splits if split in centre.scans)
         entry = self._entries(centre.name, split)[0]
         return read_scan(self.path / entry["image"]).with_reference(read_labels(self.path / entry["labels"]))
 
     def _entries(self, centre: str, split: str) -> list[ManifestEntry]:
-        """What the manifest tells about the scans of a split whose files are there."""
+        """Return the entries of the scans of a split whose files exist."""
         entries = [
             entry
             for entry in self.manifest["scans"].values()
@@ -146,7 +149,7 @@ class CohortFolder:
 
 
 def centre_record(centre: Centre) -> dict[str, Any]:
-    """Everything about a centre, as JSON takes it; the protocol in the form of a protocol file's table."""
+    """Return a centre as values for JSON, its protocol as a table of a protocol file."""
     protocol: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(centre.protocol)))
     for key, family in (("sequence", SEQUENCES), ("coil", COILS)):
         member = type(getattr(centre.protocol, key))
@@ -159,14 +162,14 @@ def centre_record(centre: Centre) -> dict[str, Any]:
 def _require_same(
     path: Path, before: Mapping[str, Any], head: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Refuse a folder whose scans are not those that would be simulated now."""
+    """Refuse a folder whose scans have other settings than those to simulate."""
     advice = "Choose another output folder, or delete this one first."
     if "centres" not in before:
         raise InputError(f"{path} holds results of another command, such as scantune adapt. {advice}")
     sites = {entry["site"] for entry in before["scans"].values()}
-    for key, word in _DECIDES.items():
+    for key, word in _IDENTITY.items():
         if sites and before.get(key) != head[key]:
-            values = "" if key in _HASHED else f" ({_told(before.get(key))}; now it would be {_told(head[key])})"
+            values = "" if key in _OPAQUE else f" ({_in_words(before.get(key))}; expected {_in_words(head[key])})"
             raise InputError(f"{path} holds scans of another {word}{values}. {advice}")
     for name, record in records.items():
         if name in sites and before["centres"][name]["protocol"] != record["protocol"]:
@@ -174,16 +177,16 @@ def _require_same(
 
 
 def _require_free(path: Path, names: list[str]) -> None:
-    """Refuse to write over what no manifest tells of."""
+    """Refuse to replace files that no manifest lists."""
     for name in names:
         if (path / name).exists():
             raise InputError(
-                f"{path / name} is there already, but no manifest tells that scantune simulate made it. Choose "
+                f"{path / name} exists already, but no manifest says that scantune simulate made it. Choose "
                 "another output folder, or move it away."
             )
 
 
-def _told(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} = {entry}" for name, entry in value.items())
     return "the protocols' own" if value is None else str(value)

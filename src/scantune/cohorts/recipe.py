@@ -1,4 +1,4 @@
-"""The training recipe that comes with a simulated cohort: it works as it stands, and is there to be edited."""
+"""The training recipe of a simulated cohort, for users to run and to edit."""
 
 import math
 from collections.abc import Mapping
@@ -11,8 +11,11 @@ from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.config.toml import toml
 from scantune.scans.case import Case
 
-_MULTIPLE = 8  # pixels; sides that the network can halve three times
-_STRIPPED = 0.02  # share of exact zeros from which a scan counts as stripped: noise is nowhere exactly 0
+_MULTIPLE = 8
+"""Sides of slices are multiples of this number of pixels, so that the network can halve them three times."""
+
+_STRIPPED = 0.02
+"""Share of exact zeros from which a scan counts as skull-stripped. Noise is nowhere exactly 0."""
 
 _TEXT = """\
 # Trains a network at the centre {centre} of the simulated cohort {cohort}; made by scantune simulate.
@@ -34,13 +37,13 @@ structures = {structures}
 
 
 def bundled_preprocessing(cohort: str) -> dict[str, Any] | None:
-    """The table [preprocessing] of the bundled recipe that trains on a cohort; None where there is none."""
+    """Return the table [preprocessing] of the bundled recipe of a cohort; None if it has no recipe."""
     recipes = map(read_recipe, bundled_recipes())
     return next((dict(one.preprocessing) for one in recipes if one.data.get("cohort") == cohort), None)
 
 
 def suggested_preprocessing(case: Case) -> dict[str, Any]:
-    """A table [preprocessing] for scans like a simulated one: its own pixels, and slices that hold all of it."""
+    """Return a table [preprocessing] for scans like this one, with its pixel size and slices that hold all of it."""
     spacing = round(float(np.median(case.spacing[:2])), 4)
     rows, columns = (
         _MULTIPLE * math.ceil(case.shape[axis] * case.spacing[axis] / spacing / _MULTIPLE - 1e-6) for axis in (1, 0)
@@ -52,12 +55,12 @@ def suggested_preprocessing(case: Case) -> dict[str, Any]:
 def recipe_text(
     folder: Path, centre: str, cohort: str, labels: Mapping[str, int], preprocessing: Mapping[str, Any]
 ) -> str:
-    """A recipe for the scans of one centre.
+    """Return a recipe for the scans of one centre.
 
     Args:
-        folder: The cohort's folder, as the user wrote it.
+        folder: The cohort's folder, as the user typed it.
         centre: The centre to train at.
-        cohort: Named in a comment.
+        cohort: Name of the cohort, for a comment.
         labels: Label value of each structure.
         preprocessing: The table [preprocessing].
     """

@@ -1,4 +1,4 @@
-"""Simulate a cohort into a folder: scans and label maps as files, a manifest, a contact sheet and a training recipe."""
+"""The simulation of a cohort into a folder: scans, label maps, a manifest, a contact sheet and a recipe."""
 
 import dataclasses
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from scantune import __version__
-from scantune.cohorts.folder import RECIPE, SHEET, SPLITS, CentreFiles, CohortFolder
+from scantune.cohorts.folder import COHORT_SPLITS, CONTACT_SHEET, RECIPE_FILE, CentreSummary, CohortFolder
 from scantune.cohorts.recipe import bundled_preprocessing, recipe_text, suggested_preprocessing
 from scantune.errors import InputError
 from scantune.plots.contact_sheet import CentreView, contact_sheet, scanner_summary
@@ -25,18 +25,18 @@ from scantune.simulate.scheme import labelled_atlas, read_scheme
 
 @dataclass(frozen=True)
 class CohortSettings:
-    """What to simulate, in the user's words.
+    """The choice of what to simulate.
 
     Attributes:
         cohort: A name of `scantune.simulate.COHORTS`.
-        centres: Names of centres; all of them where there are none.
-        splits: Names of splits; all that a centre has where there are none.
-        count: People per centre and split; None for the cohort's own numbers.
-        slices: Slices per scan, spread over the anatomy; None for the protocols' own.
-        seed: Another seed gives other people.
-        label_maps: A folder of label maps to make the people from.
-        scheme: A file that tells what their labels are; None for the 14 brain structures.
-        protocols: A protocol file, whose centres are used instead of the cohort's.
+        centres: Names of centres; all if empty.
+        splits: Names of splits; all splits of a centre if empty.
+        count: Number of people per centre and split; None for the cohort's own numbers.
+        slices: Number of slices per scan, spread over the anatomy; None for the protocols' own.
+        seed: Seed of all random numbers. Another seed gives other people.
+        label_maps: A folder of label maps to use as anatomy.
+        scheme: A file that describes their labels; None for the 14 brain structures.
+        protocols: A protocol file with centres to use instead of the cohort's.
         atlas: An exported atlas, for machines without nilearn.
     """
 
@@ -59,15 +59,15 @@ class CohortSettings:
             if value is not None and value < least:
                 raise InputError(f"--{name} must be a whole number from {least}, got {value}.")
         if self.scheme is not None and self.label_maps is None:
-            raise InputError(f"The scheme {self.scheme} tells what label maps hold; give them with --label-maps.")
+            raise InputError(f"The scheme {self.scheme} describes label maps. Give them with --label-maps.")
         if self.label_maps is not None and self.atlas is not None:
-            raise InputError("People are made from --label-maps or from --atlas, not from both; leave one of them out.")
+            raise InputError("People are made from --label-maps or from --atlas, not from both. Leave one of them out.")
         for split in self.splits:
-            if split not in SPLITS:
-                raise InputError(f"Unknown split {split!r}. Available: {', '.join(SPLITS)}.")
+            if split not in COHORT_SPLITS:
+                raise InputError(f"Unknown split {split!r}. Available: {', '.join(COHORT_SPLITS)}.")
 
     def people(self) -> tuple[Cohort, Anatomy]:
-        """The cohort, with the user's centres and structures where given, and the anatomy to make its people from."""
+        """Return the cohort, with the user's centres and structures if given, and the anatomy of its people."""
         cohort = COHORTS[self.cohort]
         if self.protocols is not None:
             cohort = dataclasses.replace(cohort, given=read_centres(self.protocols))
@@ -75,25 +75,25 @@ class CohortSettings:
             return cohort, cohort.anatomy() if self.atlas is None else cohort.made_from(Atlas.load(self.atlas))
         atlas = labelled_atlas(self.label_maps, None if self.scheme is None else read_scheme(self.scheme))
         anatomy = cohort.made_from(atlas)
-        if anatomy is atlas:  # nothing of the cohort's own anatomy is left, so all of the user's structures count
+        if anatomy is atlas:  # without the cohort's own anatomy all of the user's structures count
             cohort = dataclasses.replace(cohort, labels=dict(atlas.labels))
         return cohort, anatomy
 
 
 @dataclass(frozen=True)
-class CohortFiles:
+class WrittenCohort:
     """A simulated cohort in a folder.
 
     Attributes:
-        folder: Where it lies.
-        centres: The centres it holds, those of earlier runs included.
+        folder: Path of the folder.
+        centres: Its centres, those of earlier runs included.
         simulated: Number of scans that this run added.
-        kept: Number of scans that were asked for and there already.
-        recipe: The training recipe; None where no centre has training and validation scans.
+        kept: Number of requested scans that existed already.
+        recipe: The training recipe; None if no centre has training and validation scans.
     """
 
     folder: Path
-    centres: tuple[CentreFiles, ...]
+    centres: tuple[CentreSummary, ...]
     simulated: int
     kept: int
     recipe: Path | None
@@ -105,24 +105,24 @@ def write_cohort(
     *,
     device: str = "auto",
     on_scan: Callable[[int, int, str], None] = lambda done, scans, name: None,  # noqa: ARG005
-) -> CohortFiles:
-    """Simulate a cohort into a folder; scans that are there already stay as they are.
+) -> WrittenCohort:
+    """Simulate a cohort into a folder. Existing scans of the folder stay as they are.
 
     Writes `CENTRE/SPLIT/NAME_image.nii.gz` and `NAME_labels.nii.gz`, and about all of them `manifest.json` (renewed
-    after every scan), `contact.png` and, where it is not there yet, `recipe.toml`.
+    after every scan), `contact.png` and, unless it exists, `recipe.toml`.
 
     Args:
         settings: What to simulate.
-        out: The output folder, made where needed.
+        out: The output folder. It is created if needed.
         device: `auto`, `cpu`, `cuda`, ...
-        on_scan: Is called before the first scan and after every one, with the number of scans done, the number to
-            do in this run, and the name of the scan.
+        on_scan: Called before the first scan and after every scan, with the number of finished scans, the number of
+            scans of this run, and the name of the scan.
 
     Raises:
-        InputError: The settings cannot be, or the folder holds something else.
+        InputError: The settings contradict each other or the cohort, or the folder holds something else.
     """
     out = Path(out)
-    where = find_device(device)
+    torch_device = find_device(device)
     _require_plain("The output folder", str(out))
     cohort, anatomy = settings.people()
     chosen = _choose(cohort, anatomy, settings)
@@ -135,13 +135,13 @@ def write_cohort(
         for split, people in splits.items()
     }
     scans = sum(map(len, jobs.values()))
-    asked = sum(sum(splits.values()) for _, splits in chosen) * len(anatomy.states)
+    requested = sum(sum(splits.values()) for _, splits in chosen) * len(anatomy.states)
     on_scan(0, scans, "")
-    for done, case in enumerate(_simulated(cohort, anatomy, settings, jobs, where, folder), start=1):
+    for done, case in enumerate(_simulated(cohort, anatomy, settings, jobs, torch_device, folder), start=1):
         on_scan(done, scans, case.name)
-    if scans or not (out / SHEET).exists():
-        _draw(folder)
-    return CohortFiles(out, folder.centres(), scans, asked - scans, _recipe(folder, settings))
+    if scans or not (out / CONTACT_SHEET).exists():
+        _draw_contact_sheet(folder)
+    return WrittenCohort(out, folder.centres(), scans, requested - scans, _write_recipe(folder, settings))
 
 
 def _simulated(
@@ -174,7 +174,11 @@ def _simulated(
 
 
 def _choose(cohort: Cohort, anatomy: Anatomy, settings: CohortSettings) -> list[tuple[str, dict[str, int]]]:
-    """The centres that are asked for, each with the number of people in its splits; checked before any work."""
+    """Return the requested centres with the number of people per split, after checks.
+
+    Raises:
+        InputError: A centre is unknown or cannot scan the anatomy, or no centre has a requested split.
+    """
     for name in settings.centres:
         if name not in cohort.centres:
             raise InputError(f"Unknown centre {name!r} of {cohort.name}. Available: {', '.join(cohort.centres)}.")
@@ -189,21 +193,21 @@ def _choose(cohort: Cohort, anatomy: Anatomy, settings: CohortSettings) -> list[
             raise InputError(f"The centre {name} cannot scan this anatomy: {error}") from error
         splits = {
             split: centre.splits[split] if settings.count is None else settings.count
-            for split in SPLITS
-            if split in (settings.splits or SPLITS) and centre.splits.get(split, 0)
+            for split in COHORT_SPLITS
+            if split in (settings.splits or COHORT_SPLITS) and centre.splits.get(split, 0)
         }
         if splits:
             chosen.append((name, splits))
     if not chosen:
         raise InputError(
             f"None of the centres {', '.join(settings.centres or cohort.centres)} has a split "
-            f"{' or '.join(settings.splits or SPLITS)}. Choose other splits or centres."
+            f"{' or '.join(settings.splits or COHORT_SPLITS)}. Choose other splits or centres."
         )
     return chosen
 
 
 def _require_plain(what: str, name: str, more: str = "") -> None:
-    """Refuse names that cannot stand in the recipe's file patterns."""
+    """Refuse names that cannot be part of the recipe's file patterns."""
     if re.search(f"[{re.escape('*?[]{}' + more)}]", name) or (more and name.startswith(".")):
         raise InputError(
             f"{what} must do for file patterns, without any of * ? [ ] {{ }}{' / and no dot first' if more else ''}, "
@@ -212,7 +216,7 @@ def _require_plain(what: str, name: str, more: str = "") -> None:
 
 
 def _head(settings: CohortSettings, cohort: Cohort, anatomy: Anatomy) -> dict[str, Any]:
-    """What the manifest tells about all scans."""
+    """Return the entries of the manifest about all scans."""
     return {
         "note": "Simulated scans, made by scantune simulate. They are no substitute for real ones.",
         "scantune": __version__,
@@ -225,19 +229,19 @@ def _head(settings: CohortSettings, cohort: Cohort, anatomy: Anatomy) -> dict[st
     }
 
 
-def _draw(folder: CohortFolder) -> None:
+def _draw_contact_sheet(folder: CohortFolder) -> None:
     """Draw the contact sheet: a slice of the first test scan of each centre."""
     views = [
         CentreView(centre.name, scanner_summary(centre.record), folder.example(centre, "test", "validation", "train"))
         for centre in folder.centres()
     ]
     title = f"Simulated cohort {folder.manifest['cohort']}, seed {folder.manifest['seed']}"
-    save_figure(contact_sheet(views, folder.labels, title), folder.path / SHEET, dots_per_inch=150)
+    save_figure(contact_sheet(views, folder.labels, title), folder.path / CONTACT_SHEET, dots_per_inch=150)
 
 
-def _recipe(folder: CohortFolder, settings: CohortSettings) -> Path | None:
-    """Write a recipe for the first centre that can be trained at; one that is there may be the user's, and stays."""
-    path = folder.path / RECIPE
+def _write_recipe(folder: CohortFolder, settings: CohortSettings) -> Path | None:
+    """Write a recipe for the first centre with training data, unless one exists, which the user may have edited."""
+    path = folder.path / RECIPE_FILE
     centre = next((one for one in folder.centres() if {"train", "validation"} <= one.scans.keys()), None)
     if centre is None:
         return None
