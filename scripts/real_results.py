@@ -38,8 +38,7 @@ from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
 from scantune.evaluation.metrics import score
 from scantune.scans.case import Case
-from scantune.training.case_sources import DataSetSource
-from scantune.training.sources import read_source
+from scantune.training.sources import DataSetSource, read_source
 
 RUNS: dict[str, dict[str, Any]] = {
     "source": {"method": "source"},

@@ -31,7 +31,10 @@ from scantune.report.statistics import compare
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels, read_scan
 from scantune.simulate import COHORTS
-from scantune.training.plan import TrainingPlan, fit_helper, fit_model, train_model
+from scantune.training.fit import fit_model
+from scantune.training.helpers import fit_helper
+from scantune.training.plan import TrainingPlan
+from scantune.training.train import train_model
 
 COHORT = COHORTS["registration"]
 STRIDE, FIRST = 4, 2

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from scantune.config.recipe import read_recipe
-from scantune.training.plan import TrainingPlan, fit_model, train_model
+from scantune.training.fit import fit_model
+from scantune.training.plan import TrainingPlan
+from scantune.training.train import train_model
 
 SMALL: dict[str, dict[str, Any]] = {
     "prostate": {"size": [128, 128], "spacing": 1.25},

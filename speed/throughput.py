@@ -15,25 +15,25 @@ from scantune import kernels
 from scantune.adaptation.batch import AdaptSettings, adapt_scans
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.config.settings import TrainSettings
-from scantune.training import module as lesson
+from scantune.training import trainer
 from scantune.training.examples import Example
 from scantune.training.helpers import train_helper
-from scantune.training.segmentation import train
+from scantune.training.segmentation import train_network
 from scantune.training.step import Step
-from scantune.training.trainer import Progress
+from scantune.training.trainer import TrainingProgress
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[TrainingProgress], None]
 
 
 @contextmanager
 def plain_steps() -> Iterator[None]:
     """As if there were no recording of steps, and no kernels of our own."""
-    kept = lesson.step_for, kernels.works
-    lesson.step_for, kernels.works = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda _device: False)
+    kept = trainer.step_for, kernels.works
+    trainer.step_for, kernels.works = (lambda loss, optimizer, *_: Step(loss, optimizer)), (lambda _device: False)
     try:
         yield
     finally:
-        lesson.step_for, kernels.works = kept
+        trainer.step_for, kernels.works = kept
 
 
 class Ends(ScanObserver):
@@ -92,7 +92,7 @@ def training(on: Ground) -> Iterator[Row]:
         settings = TrainSettings(**stretch(on), device=device, precision=precision)
 
         def work(tell: Tell, settings: TrainSettings = settings) -> object:
-            return train(examples, examples, settings, on_progress=tell)
+            return train_network(examples, examples, settings, on_progress=tell)
 
         if on.device.type == "cuda":
             with plain_steps():

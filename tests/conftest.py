@@ -18,9 +18,15 @@ from scantune.networks import Autoencoders, Denoiser, Helper, registration_netwo
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
-from scantune.training.autoencoders import UNET_LAYERS, AutoencoderSettings, Autoencoding, Layers, new_autoencoders
-from scantune.training.corruption import Jigsaw
-from scantune.training.trainer import learn
+from scantune.training.autoencoders import (
+    UNET_LAYERS,
+    AutoencoderSettings,
+    AutoencoderTraining,
+    LayerGroups,
+    new_autoencoders,
+)
+from scantune.training.denoiser import Jigsaw
+from scantune.training.trainer import run_training
 
 torch.set_num_threads(1)
 torch.backends.cudnn.allow_tf32 = False  # a GPU that has less than single precision is no second opinion
@@ -108,7 +114,7 @@ def toy_autoencoders(
     volumes: list[Tensor],
     iterations: int = 60,
     task: Task = SEGMENTATION,
-    layers: Layers = UNET_LAYERS,
+    layers: LayerGroups = UNET_LAYERS,
 ) -> Autoencoders:
     """Trained for a moment on what the network makes of volumes."""
     settings = AutoencoderSettings(iterations=iterations, batch=2, learning_rate=0.01, validate_every=20)
@@ -116,7 +122,9 @@ def toy_autoencoders(
     autoencoders = new_autoencoders(network, task, volumes[0][:1], layers)
     scans = [Volume(volume) for volume in volumes]
     with AutoencoderInputs(network, task, autoencoders.layers()) as views:
-        learn(Autoencoding(autoencoders, views, scans, scans[:1], settings, torch.device("cpu")), settings, {})
+        run_training(
+            AutoencoderTraining(autoencoders, views, scans, scans[:1], settings, torch.device("cpu")), settings, {}
+        )
     return autoencoders.eval().requires_grad_(False)
 
 

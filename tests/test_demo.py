@@ -22,7 +22,7 @@ from scantune.scans.case import LabelMap
 from scantune.scans.io import write_image, write_labels
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, label_maps
-from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration
+from scantune.training.registration import RegistrationNetworkSettings, RegistrationSettings, new_registration
 
 SHAPE = {"classes": 4, "channels": 1, "dimensions": 2, "width": 2}
 BRAIN = COHORTS["contrasts"]
@@ -205,7 +205,7 @@ def test_a_registration_model_is_shown_on_the_cohort_for_registration(anatomy, t
     write_labels(tmp_path / "labels.nii.gz", atlas.reference, atlas)
     task = RegistrationSettings(atlas=str(tmp_path / "atlas.nii.gz"), atlas_labels=str(tmp_path / "labels.nii.gz"))
     preprocessing = Preprocessing(size=(48, 40), spacing=4.0, content="nonzero", slab=(40.0, 60.0))
-    model = new_registration(task, RegisteringSettings(3, width=2), dict(cohort.labels), preprocessing)
+    model = new_registration(task, RegistrationNetworkSettings(3, width=2), dict(cohort.labels), preprocessing)
     volume = preprocessing.apply(atlas).volume
     model = dataclasses.replace(model, prior=FieldOfExperts.fit(model.network, [volume], task=model.task))
     _, showing = demo(model, tmp_path / "out", centres=["AS"], steps=1, slices=3, anatomy=anatomy)

@@ -20,8 +20,7 @@ from scantune.plots.contact_sheet import CentreView, contact_sheet
 from scantune.plots.files import save_figure
 from scantune.runtime.processes import in_parallel
 from scantune.scans.files import require_writable, write_text
-from scantune.training.case_sources import ListedSource
-from scantune.training.sources import read_source
+from scantune.training.sources import ListedSource, read_source
 
 CHECK_FILE, CONTACT_SHEET = "check.json", "contact.png"
 

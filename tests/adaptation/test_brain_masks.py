@@ -17,8 +17,9 @@ from scantune.datasets import DATASETS
 from scantune.errors import ScanError
 from scantune.scans.io import read_scan
 from scantune.scans.preprocess import Preprocessing
-from scantune.training.case_sources import DataSetSource
-from scantune.training.plan import TrainingPlan, train_model
+from scantune.training.plan import TrainingPlan
+from scantune.training.sources import DataSetSource
+from scantune.training.train import train_model
 
 SHAPE = (12, 10, 3)
 BRAIN = np.zeros(SHAPE, np.uint8)

@@ -14,7 +14,7 @@ from scantune.datasets import DATASETS
 from scantune.evaluation.rows import ROWS_FILE, SCORE_COLUMNS, read_rows, write_rows
 from scantune.report.scores import read_scores
 from scantune.report.study import Study
-from scantune.training.case_sources import DataSetSource
+from scantune.training.sources import DataSetSource
 from tests.benchmark.test_run import Here
 from tests.datasets.test_public_datasets import TREES
 from tests.evaluation.test_rows import ROW

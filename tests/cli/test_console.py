@@ -11,8 +11,8 @@ from scantune.adaptation.outcomes import Outcome
 from scantune.cli.adapt_display import Display, outcome_table
 from scantune.cli.console import console, listed
 from scantune.cli.training_display import TrainingDisplay
-from scantune.training.autoencoders import Autoencoding
-from scantune.training.segmentation import Progress
+from scantune.training.autoencoders import AutoencoderTraining
+from scantune.training.trainer import TrainingProgress
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def clock(monkeypatch):
 
 def test_training_is_a_bar_with_loss_dice_and_the_time_left_on_a_terminal(screen):
     with TrainingDisplay(screen.console, iterations=200) as display:
-        display.update(Progress(50, 200, loss=0.71234, score=None, seconds_left=30.0))
+        display.update(TrainingProgress(50, 200, loss=0.71234, score=None, seconds_left=30.0))
         display.progress.refresh()
-        display.update(Progress(150, 200, loss=0.25, score=0.8125, seconds_left=7800.0))
+        display.update(TrainingProgress(150, 200, loss=0.25, score=0.8125, seconds_left=7800.0))
     drawn = screen.drawn()
     assert re.search(r"50/200 +loss 0.712 +Dice - .*left: 30 s", drawn)
     assert re.search(r"150/200 +loss 0.250 +Dice 0.81[23] .*left: 2 h 10 min", drawn)
@@ -48,7 +48,7 @@ def test_training_is_a_line_now_and_then_in_a_log(capsys, clock):
     with TrainingDisplay(console(stderr=True), iterations=200) as display:
         for iteration in range(10, 101, 10):  # a look every 9 seconds, a line every third: at least 20 seconds apart
             clock.seconds += 9.0
-            display.update(Progress(iteration, 200, loss=0.5, score=0.75, seconds_left=100.0))
+            display.update(TrainingProgress(iteration, 200, loss=0.5, score=0.75, seconds_left=100.0))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"{iteration}/200  loss 0.500  Dice 0.750  left 2 min" for iteration in (30, 60, 90)]
 
@@ -56,16 +56,16 @@ def test_training_is_a_line_now_and_then_in_a_log(capsys, clock):
 def test_why_training_is_slow_is_told_once(capsys):
     with TrainingDisplay(console(stderr=True), iterations=200) as display:
         for iteration in (50, 100):
-            display.update(Progress(iteration, 200, loss=0.5, score=None, seconds_left=1.0, remark="Foo waits"))
+            display.update(TrainingProgress(iteration, 200, loss=0.5, score=None, seconds_left=1.0, remark="Foo waits"))
     assert capsys.readouterr().err == "Steps are not replayed as a CUDA graph, which is slower: Foo waits.\n"
 
 
 def test_a_score_is_called_what_it_is(screen):
     with TrainingDisplay(screen.console, iterations=200) as display:
-        display.update(Progress(150, 200, loss=0.25, score=-0.5, seconds_left=10.0, score_name="minus error"))
+        display.update(TrainingProgress(150, 200, loss=0.25, score=-0.5, seconds_left=10.0, score_name="minus error"))
     assert re.search(r"loss 0.250 +minus error -0.500 ", screen.drawn())
     assert "Dice" not in screen.drawn()
-    assert Autoencoding.score_name == "minus error"
+    assert AutoencoderTraining.score_name == "minus error"
 
 
 def test_adapting_is_a_bar_with_the_scans_name_on_a_terminal(screen):

@@ -21,7 +21,7 @@ from scantune.scans.grid import Orientation, SliceGrid
 from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Segmentation
-from scantune.training.autoencoders import UNET_LAYERS, AutoencoderSettings, Autoencoding, new_autoencoders
+from scantune.training.autoencoders import UNET_LAYERS, AutoencoderSettings, AutoencoderTraining, new_autoencoders
 from scantune.training.helpers import TRAINERS, train_helper
 from tests.conftest import dice, toy_scan
 
@@ -274,10 +274,10 @@ class TestTraining:
         settings = AutoencoderSettings(batch=2)
         five = new_autoencoders(model.network, TASK, volumes[0].images, UNET_LAYERS)
         with AutoencoderInputs(model.network, TASK, five.layers()) as views:
-            lesson = Autoencoding(five, views, volumes, volumes, settings, CPU)
-            loss = lesson.loss(lesson.draw(3))
+            module = AutoencoderTraining(five, views, volumes, volumes, settings, CPU)
+            loss = module.loss(module.draw(3))
             loss.backward()
-            images = torch.cat([volume.images for volume in volumes])[lesson.order.batch_of(3)]
+            images = torch.cat([volume.images for volume in volumes])[module.order.batch_of(3)]
             with torch.no_grad():
                 seen = views(images)
                 plain = sum(float(((five.networks[k](v) - v).double() ** 2).mean()) for k, v in seen.items())

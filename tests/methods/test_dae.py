@@ -21,10 +21,9 @@ from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from scantune.training.augment import Augmentation
-from scantune.training.corruption import Jigsaw, origins
-from scantune.training.denoiser import DenoiserSettings, Denoising
+from scantune.training.denoiser import DenoiserSettings, DenoiserTraining, Jigsaw, origins
 from scantune.training.helpers import TRAINERS, train_helper
-from scantune.training.trainer import learn
+from scantune.training.trainer import run_training
 from tests.conftest import toy_denoiser, toy_scan
 
 CPU = torch.device("cpu")
@@ -242,7 +241,7 @@ class TestTheJigsaw:
         assert 0 < max(changed) <= 4**3
 
 
-def toy_lesson(iterations: int = 120) -> tuple[Denoising, DenoiserSettings]:
+def toy_training(iterations: int = 120) -> tuple[DenoiserTraining, DenoiserSettings]:
     settings = DenoiserSettings(
         iterations=iterations,
         learning_rate=0.01,
@@ -258,49 +257,49 @@ def toy_lesson(iterations: int = 120) -> tuple[Denoising, DenoiserSettings]:
         if isinstance(module, nn.BatchNorm3d):
             module.momentum = 0.1  # there are few iterations
     training, validation = [prepared(seed) for seed in range(6)], [prepared(seed) for seed in (50, 51)]
-    lesson = Denoising(denoiser, training, validation, settings, CPU)
+    module = DenoiserTraining(denoiser, training, validation, settings, CPU)
     # Scaled to the toy's size.
-    lesson.augmentation = Augmentation(elastic_alpha=0.0, translation=2.0)
-    return lesson, settings
+    module.augmentation = Augmentation(elastic_alpha=0.0, translation=2.0)
+    return module, settings
 
 
 class TestTraining:
     def test_it_raises_the_dice_of_corrupted_held_out_volumes(self):
-        lesson, settings = toy_lesson()
-        trained = learn(lesson, settings, {})
-        before, after = lesson.corrupted_dice, trained.best_score
+        module, settings = toy_training()
+        trained = run_training(module, settings, {})
+        before, after = module.corrupted_dice, trained.best_score
         assert after > before + 0.05
         # The same by hand, with corruptions that were not there before, of people who were not. Many of them: the gain
         # is large where much is spoilt, and a loss where almost nothing is.
         gains = []
         for seed in range(60, 100):
             clean = prepared(seed).reference
-            spoilt = lesson.jigsaw(clean, torch.Generator().manual_seed(seed))
+            spoilt = module.jigsaw(clean, torch.Generator().manual_seed(seed))
             one_hot = [np.eye(3)[labels.numpy()].transpose(0, 3, 1, 2) for labels in (spoilt, clean)]
-            restored = lesson.denoiser.restore(torch.from_numpy(one_hot[0]).float(), 1.0).numpy()
+            restored = module.denoiser.restore(torch.from_numpy(one_hot[0]).float(), 1.0).numpy()
             gains.append(plain_dice(restored, one_hot[1]) - plain_dice(*one_hot))
         assert np.mean(gains) > 0.05
 
     def test_the_loss_is_one_minus_the_dice_of_whole_volumes(self):
-        lesson, _ = toy_lesson()
-        lesson.augmentation = replace(lesson.augmentation, probability=0.0)
-        labels = lesson.training[int(lesson.order.batch_of(0))]
-        loss = lesson.loss(lesson.draw(0))
-        spoilt = lesson._corrupted(labels, 4, 0)
+        module, _ = toy_training()
+        module.augmentation = replace(module.augmentation, probability=0.0)
+        labels = module.training[int(module.order.batch_of(0))]
+        loss = module.loss(module.draw(0))
+        spoilt = module._corrupted(labels, 4, 0)
         assert not torch.equal(spoilt, labels)
         with torch.no_grad():
-            answer = lesson.network(lesson.denoiser.encoded(spoilt)).softmax(1)[0].movedim(1, 0).double().numpy()
+            answer = module.network(module.denoiser.encoded(spoilt)).softmax(1)[0].movedim(1, 0).double().numpy()
         truth = np.eye(3)[labels.numpy().astype(int)].transpose(0, 3, 1, 2)
         assert float(loss.detach()) == pytest.approx(1 - plain_dice(answer, truth), abs=1e-5)
 
     def test_volumes_are_moved_alike_in_all_slices_and_no_label_is_invented(self):
-        lesson, _ = toy_lesson()
-        lesson.augmentation = Augmentation(probability=1.0, elastic_alpha=100.0, translation=3.0)
+        module, _ = toy_training()
+        module.augmentation = Augmentation(probability=1.0, elastic_alpha=100.0, translation=3.0)
         labels = prepared(3).reference.clone()
 
         def moved_at(iteration):
-            lesson.draw(iteration)
-            return lesson._moved(labels)
+            module.draw(iteration)
+            return module._moved(labels)
 
         moved = moved_at(5)
         assert not torch.equal(moved, labels)
@@ -309,10 +308,10 @@ class TestTraining:
         assert torch.equal(moved, moved_at(5)) and not torch.equal(moved, moved_at(6))
 
     def test_every_look_scores_the_same_corruptions(self):
-        lesson, _ = toy_lesson()
-        lesson.network.eval()
+        module, _ = toy_training()
+        module.network.eval()
         with torch.no_grad():
-            assert lesson.score() == lesson.score()
+            assert module.score() == module.score()
 
     @pytest.mark.parametrize(
         ("slices", "distances", "settings", "expected"),

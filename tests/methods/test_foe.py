@@ -20,7 +20,7 @@ from scantune.networks import GateAfterNormalizer, HalfPrecision, SinglePrecisio
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
-from scantune.training.fit import fit
+from scantune.training.fit import fit_prior
 from tests.conftest import TOY_PATCHES, toy_scan
 
 METHOD = {"cnn": "foe-cnn", "pca": "foe-cnn-pca"}
@@ -297,13 +297,13 @@ def test_a_model_is_fitted_with_the_density_that_was_asked_for(toy):
     model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(48, 48)), {"kind": "custom"})
     cases = [SimpleNamespace(volume=volume, padding=None) for volume in toy.volumes[:3]]
     settings = PriorSettings("histogram", size=8, stride=4, components=4)
-    prior = fit(model, cases[:2], cases[2:], settings=settings, device="cpu").prior
+    prior = fit_prior(model, cases[:2], cases[2:], settings=settings, device="cpu")
     expected = FieldOfExperts.fit(toy.network, toy.volumes[:2], patches=TOY_PATCHES, density="histogram")
     scan = toy_scan(167)[0] ** 1.5
     assert prior.energy(toy.network, scan) == expected.energy(toy.network, scan)
     assert prior.calibration is not None
     with pytest.raises(InputError, match="histogram densities .* cannot be summarised"):
-        fit(model, [], settings=PriorSettings("histogram", summarise=True))
+        fit_prior(model, [], settings=PriorSettings("histogram", summarise=True))
 
 
 def test_a_scan_with_too_few_patches_from_the_start_is_matched_by_features_alone(toy, monkeypatch):

@@ -39,9 +39,15 @@ from scantune.tasks import Registration
 from scantune.training.augment import elastic_displacement
 from scantune.training.examples import Example
 from scantune.training.helpers import train_helper
-from scantune.training.plan import TrainingPlan, train_model
-from scantune.training.registration import RegisteringSettings, RegistrationSettings, new_registration, read_task
-from scantune.training.segmentation import train, validation_dice
+from scantune.training.plan import TrainingPlan
+from scantune.training.registration import (
+    RegistrationNetworkSettings,
+    RegistrationSettings,
+    new_registration,
+    read_task,
+)
+from scantune.training.segmentation import train_network, validation_dice
+from scantune.training.train import train_model
 from tests.conftest import dice, toy_scan, with_heights
 
 
@@ -229,7 +235,7 @@ class TestTraining:
         examples = [Example(with_heights(images), labels) for images, labels in map(toy_scan, (0, 1))]
         settings = TrainSettings(iterations=8, batch=4, validate_every=4, device="cpu")
         before = validation_dice(network, examples[:1], 3, task=Registration())
-        heard = train(examples, examples[:1], settings, network=network, task=Registration(smoothness=0.1))
+        heard = train_network(examples, examples[:1], settings, network=network, task=Registration(smoothness=0.1))
         assert heard.network.task.heard == {-1.5, -0.5, 0.5, 1.5}
         assert heard.best_score > before - 0.05
 
@@ -305,7 +311,9 @@ def model(tmp_path_factory) -> Model:
     write_labels(folder / "labels.nii.gz", atlas.reference, atlas)
     task = RegistrationSettings(atlas=str(folder / "T1.nii.gz"), atlas_labels=str(folder / "labels.nii.gz"))
     torch.manual_seed(0)
-    model = new_registration(task, RegisteringSettings(3, width=2, shrink=2), {"rim": 1, "core": 2}, PREPROCESSING)
+    model = new_registration(
+        task, RegistrationNetworkSettings(3, width=2, shrink=2), {"rim": 1, "core": 2}, PREPROCESSING
+    )
     model.network.eval()
     return model
 
@@ -461,14 +469,14 @@ class TestSlab:
     def test_a_recipe_without_a_slab_or_with_a_bare_atlas_file_is_refused(self):
         with pytest.raises(InputError, match="needs slab"):
             new_registration(
-                RegistrationSettings(), RegisteringSettings(3), {"GM": 1}, replace(PREPROCESSING, slab=None)
+                RegistrationSettings(), RegistrationNetworkSettings(3), {"GM": 1}, replace(PREPROCESSING, slab=None)
             )
         with pytest.raises(InputError, match="atlas_labels"):
             RegistrationSettings(atlas="mine.nii.gz")
         with pytest.raises(InputError, match="smoothness"):
             RegistrationSettings(smoothness=-1.0)
         with pytest.raises(InputError, match="2 to 256 classes"):
-            RegisteringSettings(1)
+            RegistrationNetworkSettings(1)
 
     def test_the_table_of_a_task_is_read_and_unknown_ones_are_refused(self):
         assert read_task({}, "[task]") is None

@@ -20,10 +20,11 @@ from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import label_maps
-from scantune.training.fit import fit
-from scantune.training.plan import PRECISIONS, NetworkSettings, TrainingPlan, fit_model, train_model
+from scantune.training.fit import fit_model, fit_prior
+from scantune.training.plan import PRECISIONS, NetworkSettings, TrainingPlan
 from scantune.training.segmentation import validation_dice
 from scantune.training.sources import FileSource
+from scantune.training.train import train_model
 from tests.simulate.test_simulate import toy_map
 
 TRAIN = TrainSettings(iterations=6, batch=2, validate_every=3, checkpoint_every=2, augment="none", device="cpu")
@@ -203,7 +204,7 @@ def test_the_prior_is_calibrated_on_the_validation_cases(half, plan, tmp_path):
 
 def test_without_held_out_cases_a_prior_is_not_calibrated(half, plan):
     cases = (case for _, case in plan.source.prepared("train", plan.preprocessing, torch.device("cpu")))
-    assert fit(half[0], cases, device="cpu").prior.calibration is None
+    assert fit_prior(half[0], cases, device="cpu").calibration is None
 
 
 def test_a_summarised_prior_is_smaller_and_has_the_same_energy(half, plan):

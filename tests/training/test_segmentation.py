@@ -20,8 +20,8 @@ from scantune.scans import tensors as tensorfile
 from scantune.scans.tensors import read_tensors
 from scantune.training.augment import Augmentation
 from scantune.training.checkpoint import FORMAT
-from scantune.training.examples import Example, SliceOrder, stream
-from scantune.training.segmentation import train, validation_dice
+from scantune.training.examples import Example, SliceOrder, stream_seed
+from scantune.training.segmentation import train_network, validation_dice
 
 SETTINGS = TrainSettings(iterations=24, batch=4, validate_every=6, checkpoint_every=4, learning_rate=0.01, device="cpu")
 
@@ -50,7 +50,7 @@ VALIDATION = [toy_scan(seed) for seed in (10, 11)]
 
 
 def run(settings: TrainSettings = SETTINGS, **options):
-    return train(TRAINING, VALIDATION, settings, **({"network": toy_network()} | options))
+    return train_network(TRAINING, VALIDATION, settings, **({"network": toy_network()} | options))
 
 
 def assert_same_run(first, second) -> None:
@@ -94,8 +94,8 @@ def test_training_equals_a_plain_loop(augment):
         chosen = order.batch_of(iteration)
         x, y = images[chosen], labels[chosen]
         if augment == "strong":
-            x, y = Augmentation()(x, y, torch.Generator().manual_seed(stream(0, 2, iteration)))
-        torch.manual_seed(stream(0, 3, iteration))
+            x, y = Augmentation()(x, y, torch.Generator().manual_seed(stream_seed(0, 2, iteration)))
+        torch.manual_seed(stream_seed(0, 3, iteration))
         optimizer.zero_grad()
         loss_of(network(x), y[:, None]).backward()
         optimizer.step()
@@ -179,7 +179,7 @@ def test_fewer_slices_than_a_batch_are_drawn_with_replacement():
     batches = torch.stack([order.batch_of(iteration) for iteration in range(20)])
     assert batches.shape == (20, 8)
     assert set(batches.flatten().tolist()) == {0, 1, 2}
-    few = train([toy_scan(0, slices=2)], VALIDATION, replace(SETTINGS, iterations=2), network=toy_network())
+    few = train_network([toy_scan(0, slices=2)], VALIDATION, replace(SETTINGS, iterations=2), network=toy_network())
     assert few.history[-1].iteration == 2
 
 
@@ -218,7 +218,7 @@ import torch
 from pathlib import Path
 from scantune.config.settings import TrainSettings
 from scantune.training.examples import Example
-from scantune.training.segmentation import train
+from scantune.training.segmentation import train_network
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
@@ -230,7 +230,7 @@ torch.manual_seed(1)
 network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 3, 1))
 settings = TrainSettings(iterations=int(sys.argv[2]), batch=4, validate_every=40, checkpoint_every=10, device="cpu")
 path = Path(sys.argv[1])
-trained = train(
+trained = train_network(
     scans[:2], scans[2:], settings, network=network, checkpoint=path,
     on_progress=lambda progress: (print(progress.iteration, flush=True), time.sleep(float(sys.argv[3]))),
 )
@@ -311,7 +311,7 @@ def test_other_scans_another_network_or_no_checkpoint_at_all_are_refused(tmp_pat
     settings = replace(SETTINGS, iterations=2)
     run(settings, checkpoint=path)
     with pytest.raises(InputError, match="data = "):
-        train(TRAINING[:2], VALIDATION, settings, network=toy_network(), checkpoint=path)
+        train_network(TRAINING[:2], VALIDATION, settings, network=toy_network(), checkpoint=path)
     with pytest.raises(InputError, match="another network"):
         run(settings, checkpoint=path, network=nn.Sequential(nn.Conv2d(1, 3, 3, padding=1)))
     path.write_bytes(b"no checkpoint")
@@ -347,7 +347,7 @@ def test_the_given_network_and_the_global_generator_stay_as_they_were():
 
 def test_without_a_network_the_default_one_is_made_from_the_seed():
     settings = replace(SETTINGS, iterations=1)
-    one, same, other = (train(TRAINING, VALIDATION, replace(settings, seed=seed)).network for seed in (1, 1, 2))
+    one, same, other = (train_network(TRAINING, VALIDATION, replace(settings, seed=seed)).network for seed in (1, 1, 2))
     assert one(TRAINING[0].volume).shape == (5, 3, 16, 16)
     first, again, third = (next(network.parameters()) for network in (one, same, other))
     assert torch.equal(first, again)
@@ -419,16 +419,16 @@ def test_scans_that_do_not_fit_together_or_the_network_are_named():
     settings = replace(SETTINGS, iterations=1)
     small = toy_scan(3, size=12)
     with pytest.raises(InputError, match=r"scan 3 has slices of \(1, 12, 12\)"):
-        train([*TRAINING, small], VALIDATION, settings, network=toy_network())
-    assert train(TRAINING, [small], settings, network=toy_network()).history
+        train_network([*TRAINING, small], VALIDATION, settings, network=toy_network())
+    assert train_network(TRAINING, [small], settings, network=toy_network()).history
     many = broken_example(reference=torch.full((5, 16, 16), 3))
     with pytest.raises(InputError, match="the bad scan has the label 3, but the network has 3 classes"):
-        train(TRAINING, [many], settings, network=toy_network())
+        train_network(TRAINING, [many], settings, network=toy_network())
     two = broken_example(volume=torch.zeros(5, 2, 16, 16))
     with pytest.raises(InputError, match="the bad scan has 2 channels"):
-        train(TRAINING, [two], settings, network=toy_network())
+        train_network(TRAINING, [two], settings, network=toy_network())
     with pytest.raises(InputError, match="does not take images"):
-        train([two], [two], settings, network=toy_network())
+        train_network([two], [two], settings, network=toy_network())
     with pytest.raises(InputError, match="expected \\(slices, classes, height, width\\)"):
         run(settings, network=nn.Conv2d(1, 3, 3))
     with pytest.raises(InputError, match="all of them are frozen"):
@@ -437,9 +437,9 @@ def test_scans_that_do_not_fit_together_or_the_network_are_named():
 
 def test_training_without_validation_or_foreground_or_device_is_refused():
     with pytest.raises(InputError, match="got 3 and 0"):
-        train(TRAINING, [], SETTINGS)
+        train_network(TRAINING, [], SETTINGS)
     empty = broken_example(reference=torch.zeros(5, 16, 16, dtype=torch.int64))
     with pytest.raises(InputError, match="No validation scan has foreground"):
-        train(TRAINING, [empty], SETTINGS)
+        train_network(TRAINING, [empty], SETTINGS)
     with pytest.raises(InputError, match="The device warp is not available"):
         run(replace(SETTINGS, device="warp"))

@@ -13,7 +13,7 @@ from scantune.errors import InputError
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME
-from scantune.training.sources import FileSource, SimulatedSource, describe, read_source
+from scantune.training.sources import FileSource, SimulatedSource, read_source, source_record
 from tests.simulate.test_simulate import toy_map
 
 BRAIN = COHORTS["contrasts"]
@@ -372,12 +372,12 @@ def test_no_folder_of_the_machine_is_recorded():
     simulated = SimulatedSource(
         "contrasts", atlas="/home/me/atlas.npz", label_maps="/data/maps", train=7, cache="/data/kept"
     )
-    record = describe(simulated)
+    record = source_record(simulated)
     assert (record["atlas"], record["label_maps"], record["train"]) == ("atlas.npz", "maps", 7)
     assert record["cache"] == "kept"
-    files = describe(FileSource("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
+    files = source_record(FileSource("/data/study/*.nii", "/data/study/*_seg.nii", {"GM": 2}))
     expected = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}, "validation": 0.2}
     assert files == expected | {"person": "", "cache": ""}
     table = {"dataset": "folder", "root": "/data/study", "images": "/else/*.nii", "seed": 3}
-    listed = describe(read_source(table, WHERE))
+    listed = source_record(read_source(table, WHERE))
     assert (listed["root"], listed["options"]) == ("study", {"images": "*.nii", "seed": 3})

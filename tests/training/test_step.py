@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from scantune.training.module import Lesson
 from scantune.training.step import WARM_UP, ReplayedStep, Step, step_for
-from scantune.training.trainer import learn
-from tests.methods.test_dae import toy_lesson
+from scantune.training.trainer import TrainingModule, run_training
+from tests.methods.test_dae import toy_training
 from tests.training.test_segmentation import (
     SETTINGS,
     InterruptionError,
@@ -124,14 +123,14 @@ def test_a_layer_of_unknown_make_is_not_replayed():
 
 @pytest.fixture
 def replaying(monkeypatch):
-    """Lessons on the CPU take their steps as on a GPU."""
+    """Modules on the CPU take their steps as on a GPU."""
     graphs = []
 
-    def step(lesson):
+    def step(module):
         graphs.append(Rerun())
-        return ReplayedStep(lesson.loss, lesson.optimizer, graphs[-1])
+        return ReplayedStep(module.loss, module.optimizer, graphs[-1])
 
-    monkeypatch.setattr(Lesson, "step", step)
+    monkeypatch.setattr(TrainingModule, "step", step)
     return graphs
 
 
@@ -149,10 +148,10 @@ def test_a_run_of_replayed_steps_is_the_plain_run(replaying, tmp_path, monkeypat
 
 def test_helper_networks_take_the_same_steps_replayed(replaying):
     ends = []
-    for kind in (Lesson.step, lambda lesson: Step(lesson.loss, lesson.optimizer)):
-        lesson, settings = toy_lesson()
-        lesson.step = lambda lesson=lesson, kind=kind: kind(lesson)
-        ends.append(learn(lesson, replace(settings, iterations=8, validate_every=4), {}))
+    for kind in (TrainingModule.step, lambda module: Step(module.loss, module.optimizer)):
+        module, settings = toy_training()
+        module.step = lambda module=module, kind=kind: kind(module)
+        ends.append(run_training(module, replace(settings, iterations=8, validate_every=4), {}))
     assert replaying[0].replays == 8 - WARM_UP
     assert_same_run(*ends)
 
@@ -162,7 +161,7 @@ def test_helper_networks_take_the_same_steps_replayed(replaying):
 def test_a_gpu_replays_what_it_would_compute(precision, monkeypatch):
     settings = replace(SETTINGS, device="cuda", precision=precision)
     replayed = run(settings)
-    monkeypatch.setattr("scantune.training.module.step_for", lambda loss, optimizer, *_: Step(loss, optimizer))
+    monkeypatch.setattr("scantune.training.trainer.step_for", lambda loss, optimizer, *_: Step(loss, optimizer))
     assert_same_run(replayed, run(settings))
 
 

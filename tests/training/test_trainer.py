@@ -1,4 +1,4 @@
-"""The training loop, by lessons so small that every number is known."""
+"""The training loop, by modules so small that every number is known."""
 
 import math
 from dataclasses import dataclass
@@ -7,22 +7,20 @@ import pytest
 import torch
 from torch import nn
 
+from scantune.config.settings import TrainingRunSettings
 from scantune.errors import InputError
-from scantune.training.module import Lesson
-from scantune.training.trainer import LOG_EVERY, learn
+from scantune.training.trainer import LOG_EVERY, TrainingModule, run_training
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(TrainingRunSettings):
     iterations: int = 12
     learning_rate: float = 0.1
     validate_every: int = 3
     checkpoint_every: int = 2
-    seed: int = 0
-    precision: str = "float32"
 
 
-class Parabola(Lesson):
+class Parabola(TrainingModule):
     """A weight that starts at 10 and is drawn to 0, with noise; its score is far below -1 and rises."""
 
     def __init__(self, settings=None, weight=10.0):
@@ -44,32 +42,32 @@ class Parabola(Lesson):
         return -float(self.network.weight.square().sum())
 
 
-def test_the_loop_is_adam_on_the_lessons_loss():
-    lesson, settings = Parabola(), Settings()
-    learn(lesson, settings, {})
+def test_the_loop_is_adam_on_the_modules_loss():
+    module, settings = Parabola(), Settings()
+    run_training(module, settings, {})
     weight = torch.tensor([[10.0]], requires_grad=True)
     adam = torch.optim.Adam([weight], 0.1)
-    for drawn in lesson.drawn:
+    for drawn in module.drawn:
         adam.zero_grad()
         (weight - drawn).square().sum().backward()
         adam.step()
     # The score still rises, so the last network is the best.
-    torch.testing.assert_close(lesson.network.weight.detach(), weight.detach())
+    torch.testing.assert_close(module.network.weight.detach(), weight.detach())
 
 
 def test_scores_below_minus_one_choose_the_best_too():
-    trained = learn(Parabola(), Settings(), {})
+    trained = run_training(Parabola(), Settings(), {})
     scores = [line.score for line in trained.history if line.score is not None]
     assert scores == sorted(scores) and scores[-1] < -1
     assert (trained.best_iteration, trained.best_score) == (12, scores[-1])
 
 
-def test_progress_calls_the_score_by_the_lessons_name():
+def test_progress_calls_the_score_by_the_modules_name():
     class Named(Parabola):
         score_name = "minus square"
 
     seen = []
-    learn(Named(), Settings(), {}, on_progress=seen.append)
+    run_training(Named(), Settings(), {}, on_progress=seen.append)
     assert {line.score_name for line in seen} == {"minus square"}
 
 
@@ -78,29 +76,29 @@ def test_a_falling_score_keeps_the_first_network():
         def score(self):
             return -super().score()
 
-    trained = learn(Worse(), Settings(), {})
+    trained = run_training(Worse(), Settings(), {})
     assert trained.best_iteration == 3
     assert float(trained.network.weight.detach() ** 2) == pytest.approx(trained.best_score)
 
 
-def test_a_lesson_trains_with_gradients_and_is_scored_without():
-    lesson = Parabola()
-    trained = learn(lesson, Settings(iterations=3), {})
-    assert lesson.modes == [(True, True)] * 3 + [(False, False)]
+def test_a_module_trains_with_gradients_and_is_scored_without():
+    module = Parabola()
+    trained = run_training(module, Settings(iterations=3), {})
+    assert module.modes == [(True, True)] * 3 + [(False, False)]
     assert not trained.network.training
 
 
 def test_what_the_network_draws_is_a_function_of_seed_and_iteration():
     one, same, other = Parabola(), Parabola(), Parabola(Settings(seed=1))
-    for lesson, settings in ((one, Settings()), (same, Settings()), (other, Settings(seed=1))):
+    for module, settings in ((one, Settings()), (same, Settings()), (other, Settings(seed=1))):
         torch.rand(7)  # whatever was drawn before
-        learn(lesson, settings, {})
+        run_training(module, settings, {})
     assert one.drawn == same.drawn
     assert len({*one.drawn, *other.drawn}) == 24
 
 
 @pytest.mark.parametrize("stop", [2, 4, 9])
-def test_an_interrupted_lesson_goes_on_to_the_same_end(stop, tmp_path):
+def test_an_interrupted_run_goes_on_to_the_same_end(stop, tmp_path):
     class StoppedError(Exception):
         pass
 
@@ -109,23 +107,23 @@ def test_an_interrupted_lesson_goes_on_to_the_same_end(stop, tmp_path):
             raise StoppedError
 
     whole, cut, rest = Parabola(), Parabola(), Parabola()
-    expected = learn(whole, Settings(), {"lesson": "parabola"})
+    expected = run_training(whole, Settings(), {"module": "parabola"})
     path = tmp_path / "run.safetensors"
     with pytest.raises(StoppedError):
-        learn(cut, Settings(), {"lesson": "parabola"}, checkpoint=path, on_progress=interrupt)
-    resumed = learn(rest, Settings(), {"lesson": "parabola"}, checkpoint=path)
+        run_training(cut, Settings(), {"module": "parabola"}, checkpoint=path, on_progress=interrupt)
+    resumed = run_training(rest, Settings(), {"module": "parabola"}, checkpoint=path)
     assert 0 < len(rest.drawn) < 12
     assert resumed.history == expected.history
     assert torch.equal(rest.network.weight, whole.network.weight)
-    with pytest.raises(InputError, match="lesson = 'parabola'"):
-        learn(Parabola(), Settings(), {"lesson": "other"}, checkpoint=path)
+    with pytest.raises(InputError, match="module = 'parabola'"):
+        run_training(Parabola(), Settings(), {"module": "other"}, checkpoint=path)
 
 
 def test_losses_are_looked_at_together_every_so_often():
     settings = Settings(iterations=2 * LOG_EVERY + 7, validate_every=1000, checkpoint_every=1000)
-    lesson = Parabola(settings)
+    module = Parabola(settings)
     seen = []
-    trained = learn(lesson, settings, {}, on_progress=seen.append)
+    trained = run_training(module, settings, {}, on_progress=seen.append)
     assert [line.iteration for line in trained.history] == [LOG_EVERY, 2 * LOG_EVERY, 2 * LOG_EVERY + 7]
     assert [line.loss for line in seen] == [line.loss for line in trained.history]
     assert trained.history[0].loss > trained.history[1].loss
@@ -133,9 +131,9 @@ def test_losses_are_looked_at_together_every_so_often():
 
 def test_a_loss_that_is_not_finite_and_a_network_that_is_frozen_are_refused():
     with pytest.raises(InputError, match="inf at iteration 1;"):
-        learn(Parabola(weight=1e30), Settings(), {})
+        run_training(Parabola(weight=1e30), Settings(), {})
 
-    class Frozen(Lesson):
+    class Frozen(TrainingModule):
         draw = loss = score = lambda *_: math.nan
 
     with pytest.raises(InputError, match="all of them are frozen"):

@@ -16,7 +16,7 @@ from scantune.adaptation.solvers import Solver
 from scantune.errors import InputError
 from scantune.methods import ClosedForm, Method, Terms
 from scantune.networks import AdaptableNetwork
-from scantune.runtime.cuda_graph import foreign
+from scantune.runtime.cuda_graph import unrepeatable_layer
 from scantune.runtime.threads import number_for
 from scantune.scans.volume import Batch, Volume
 
@@ -195,7 +195,7 @@ class Gradients:
 
     def _replayable(self) -> bool:
         known = self.volume.images.is_cuda and self.method.recordable
-        return known and foreign([self.method.network]) is None
+        return known and unrepeatable_layer([self.method.network]) is None
 
     def _crew(self) -> Crew | None:
         """Threads, where cores wait for them and neither the method nor a layer may mind to be called by two."""

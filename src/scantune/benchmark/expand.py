@@ -22,10 +22,9 @@ from scantune.benchmark.jobs.scoring import common_structures
 from scantune.benchmark.test_scans import HeldOutScan, at_site, held_out_scans, sites, training_site
 from scantune.errors import InputError
 from scantune.evaluation.rows import WHOLE
-from scantune.training.case_sources import CaseSource
 from scantune.training.helpers import TRAINERS
 from scantune.training.plan import TrainingPlan
-from scantune.training.sources import SimulatedSource
+from scantune.training.sources import CaseSource, SimulatedSource
 
 
 @dataclass(frozen=True)

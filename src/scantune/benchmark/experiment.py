@@ -20,8 +20,7 @@ from scantune.config.settings import PriorSettings, TrainSettings, settings_from
 from scantune.errors import InputError
 from scantune.methods import find_method
 from scantune.tasks import Segmentation, find_task
-from scantune.training.case_sources import CaseSource
-from scantune.training.sources import read_source
+from scantune.training.sources import CaseSource, read_source
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scantune.datasets import DATASETS
-from scantune.training.case_sources import CaseSource, DataSetSource
+from scantune.training.sources import CaseSource, DataSetSource
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import VERSION
 from scantune.training.cache import case_key
-from scantune.training.case_sources import SPLITS, CaseSource, DataSetSource, ListedSource
-from scantune.training.sources import SimulatedSource
+from scantune.training.sources import SPLITS, CaseSource, DataSetSource, ListedSource, SimulatedSource
 
 TEST = "test"
 

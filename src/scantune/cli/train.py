@@ -61,7 +61,8 @@ class Train:
         from scantune.config.recipe import read_recipe
         from scantune.config.settings import FINE_TUNING
         from scantune.model.model import load
-        from scantune.training.plan import PRECISIONS, TrainingPlan, train_model
+        from scantune.training.plan import PRECISIONS, TrainingPlan
+        from scantune.training.train import train_model
 
         names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
         given = _given({name: getattr(self, name) for name in names})
@@ -149,7 +150,7 @@ class Fit:
     def _prior(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any]) -> "Model":
         from scantune.cli import console as terminal
         from scantune.config.settings import PriorSettings, settings_from_table
-        from scantune.training.plan import fit_model
+        from scantune.training.fit import fit_model
 
         table = asdict(plan.recipe.prior) | settings
         chosen = settings_from_table(PriorSettings, table, "the settings of the prior")
@@ -160,8 +161,7 @@ class Fit:
         from scantune.cli.console import console
         from scantune.cli.training_display import TrainingDisplay
         from scantune.config.settings import settings_from_table
-        from scantune.training.helpers import TRAINERS
-        from scantune.training.plan import fit_helper
+        from scantune.training.helpers import TRAINERS, fit_helper
 
         kind = TRAINERS[self.method].settings
         table = {**plan.recipe.helpers.get(self.method, {}), **settings}

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from scantune.cli.console import duration, say
 
 if TYPE_CHECKING:
-    from scantune.training.segmentation import Progress as TrainingProgress
+    from scantune.training.trainer import TrainingProgress
 
 
 class TrainingDisplay:

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from scantune.errors import InputError
 
-Settings = TypeVar("Settings")
+SettingsT = TypeVar("SettingsT")
 
-MOST_CLASSES, MOST_CHANNELS = 256, 1024
+MAX_CLASSES, MAX_CHANNELS = 256, 1024
 
 _LARGEST = 2**63 - 1  # whole numbers beyond it are none to torch and numpy
 
@@ -28,50 +28,74 @@ def require_seed(seed: int) -> None:
         raise InputError(f"The setting seed must be {'0 or more' if seed < 0 else 'below 2^63'}, got {seed}.")
 
 
+def require_positive(settings: object, *names: str) -> None:
+    """Check that settings are above 0, if they are set.
+
+    Raises:
+        InputError: One of them is 0 or below.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise InputError(f"The setting {name} must be above 0, got {value}.")
+
+
 def require_network(classes: int, width: int) -> None:
     """Check that a network can have so many classes, and channels on its first level.
 
     Raises:
         InputError: It cannot: label maps hold 256 values, and the last level is eight times as wide as the first.
     """
-    if not (2 <= classes <= MOST_CLASSES and 1 <= width <= MOST_CHANNELS):
+    if not (2 <= classes <= MAX_CLASSES and 1 <= width <= MAX_CHANNELS):
         raise InputError(
-            f"The network needs 2 to {MOST_CLASSES} classes and a width of 1 to {MOST_CHANNELS}, got {classes} and "
+            f"The network needs 2 to {MAX_CLASSES} classes and a width of 1 to {MAX_CHANNELS}, got {classes} and "
             f"{width}."
         )
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """How a network is trained; the defaults are the paper's strong baseline."""
+class TrainingRunSettings:
+    """Settings that every kind of training has."""
+
+    iterations: int
+    """Steps of the optimiser."""
+    learning_rate: float
+    """Adam's learning rate, constant."""
+    validate_every: int = 1000
+    """Steps between two validations; the best network of all validations is kept."""
+    checkpoint_every: int = 1000
+    """Steps between two checkpoints, from which an interrupted run resumes."""
+    seed: int = 0
+    """Decides everything random."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes the network in half precision (weights and loss stay float32), for speed on a GPU."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "iterations", "learning_rate", "validate_every", "checkpoint_every")
+        require_seed(self.seed)
+
+
+@dataclass(frozen=True)
+class TrainSettings(TrainingRunSettings):
+    """Settings of a network's training; the defaults are the paper's strong baseline."""
 
     iterations: int = 30_000
     """Steps of the optimiser."""
-    batch: int = 16
-    """Slices per step."""
     learning_rate: float = 1e-3
     """Adam's learning rate, constant."""
+    batch: int = 16
+    """Slices per step."""
     augment: Literal["strong", "none"] = "strong"
     """Stacked augmentation (the strong baseline), or none (the baseline)."""
-    validate_every: int = 1000
-    """Steps between two looks at the validation scans; the best network of all looks is kept."""
-    checkpoint_every: int = 1000
-    """Steps between two savings of the whole run, from where it resumes after an interruption."""
-    seed: int = 0
-    """Decides the first weights, the order of the slices and the augmentation."""
     device: str = "auto"
-    """auto takes a GPU where there is one; or cpu, cuda, cuda:1."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes the network in half precision (weights and loss stay float32), for speed on a GPU."""
+    """auto takes a GPU if there is one; or cpu, cuda, cuda:1."""
     compile: bool = False
     """Compile network, loss and augmentation with torch.compile, instead of replaying recorded steps on a GPU; it takes
     a minute to begin, and may pay off in long runs of a network of your own."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch", "learning_rate", "validate_every", "checkpoint_every"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"The setting {name} must be above 0, got {getattr(self, name)}.")
-        require_seed(self.seed)
+        super().__post_init__()
+        require_positive(self, "batch")
 
 
 FINE_TUNING = TrainSettings(iterations=5000, learning_rate=1e-4)
@@ -107,7 +131,7 @@ class PriorSettings:
             raise InputError(f"The setting threshold of the prior must be from 0 to below 1, got {self.threshold}.")
 
 
-def settings_from_table(kind: type[Settings], table: Mapping[str, Any], where: str) -> Settings:
+def settings_from_table(kind: type[SettingsT], table: Mapping[str, Any], where: str) -> SettingsT:
     """Make a settings dataclass from a table, refusing unknown names, missing ones and wrong types.
 
     Args:

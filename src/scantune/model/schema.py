@@ -15,7 +15,7 @@ from scantune.errors import InputError
 FORMAT = 1
 """Version of the file's layout; a reader refuses newer ones."""
 
-Table = dict[str, object]
+JsonTable = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class Layout:
     """The entries of a record, with their types; entries that a newer version adds are left alone."""
 
     format: int
-    task: Table
-    architecture: Table
+    task: JsonTable
+    architecture: JsonTable
     labels: dict[str, int]
-    preprocessing: Table
-    prior: Table | None
-    provenance: Table
-    helpers: dict[str, Table] = field(default_factory=dict)
+    preprocessing: JsonTable
+    prior: JsonTable | None
+    provenance: JsonTable
+    helpers: dict[str, JsonTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PriorLayout:
     """The entries of a prior's record."""
 
-    families: dict[str, Table]
+    families: dict[str, JsonTable]
     subjects: int
     notes: tuple[str, ...]
 

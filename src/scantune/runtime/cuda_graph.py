@@ -11,13 +11,13 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 REPEATABLE_PACKAGES = ("scantune", "torch", "torchvision", "monai")
 """Packages whose layers do the same work every time they are called."""
 
 
-def foreign(networks: Iterable[nn.Module]) -> type | None:
+def unrepeatable_layer(networks: Iterable[nn.Module]) -> type | None:
     """Return the first layer type that is not known to repeat its work, if any.
 
     A replay repeats what the device did, not what Python did. A layer that counts its calls in Python, or draws from
@@ -30,13 +30,13 @@ def foreign(networks: Iterable[nn.Module]) -> type | None:
 class WorkRecorder(Protocol):
     """Records work of a device, and replays it as a whole."""
 
-    def run(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Do the work as it is."""
 
-    def rehearse(self, work: Callable[[], Result]) -> tuple[Result, str]:
+    def rehearse(self, work: Callable[[], ResultT]) -> tuple[ResultT, str]:
         """Do the work; return its result, and the reason why it cannot be recorded, or an empty text."""
 
-    def record(self, work: Callable[[], Result]) -> Result:
+    def record(self, work: Callable[[], ResultT]) -> ResultT:
         """Record the work without doing it; return the tensors that each replay fills with the result."""
 
     def replay(self) -> None:
@@ -57,7 +57,7 @@ class CudaGraph:
         for generator in generators:
             self.graph.register_generator_state(generator)
 
-    def run(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Do the work on the recorder's stream, so that its recording need not wait for another stream."""
         if self.stream is None:
             return work()
@@ -67,7 +67,7 @@ class CudaGraph:
         torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
-    def rehearse(self, work: Callable[[], Result]) -> tuple[Result, str]:
+    def rehearse(self, work: Callable[[], ResultT]) -> tuple[ResultT, str]:
         """Do the work, and check whether the host waits for the device on the way, which no recording allows.
 
         Returns:
@@ -84,7 +84,7 @@ class CudaGraph:
         waits = any("synchronizing CUDA operation" in str(warning.message) for warning in caught)
         return result, "the network waits for the GPU while it computes" if waits else ""
 
-    def record(self, work: Callable[[], Result]) -> Result:
+    def record(self, work: Callable[[], ResultT]) -> ResultT:
         """Record the work without doing it; return the tensors that each replay fills with the result."""
         # Other threads may go on using the GPU meanwhile.
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
@@ -95,7 +95,7 @@ class CudaGraph:
         self.graph.replay()
 
 
-class ReplayedWork(Generic[Result]):
+class ReplayedWork(Generic[ResultT]):
     """Does the same work again and again: as it is at first, then from a recording.
 
     Decisions of the work on the host, and tensors that are not among its inputs, stay as they were when it was
@@ -114,14 +114,14 @@ class ReplayedWork(Generic[Result]):
         self.recorder, self.plain_calls, self.prepare = recorder, plain_calls, prepare
         self.calls, self.remark = 0, ""
         self._inputs: tuple[Tensor | None, ...] = ()
-        self._result: list[Result] = []
+        self._result: list[ResultT] = []
 
     @property
     def recorded(self) -> bool:
         """Whether the work has been recorded."""
         return bool(self._result)
 
-    def __call__(self, work: Callable[..., Result], *inputs: Tensor | None) -> Result:
+    def __call__(self, work: Callable[..., ResultT], *inputs: Tensor | None) -> ResultT:
         """Do the work on inputs; return its result, whose tensors the next call may overwrite."""
         self.calls += 1
         if self.calls == self.plain_calls:
@@ -140,7 +140,7 @@ class ReplayedWork(Generic[Result]):
         self.recorder.replay()
         return self._result[0]
 
-    def _record(self, work: Callable[..., Result], inputs: tuple[Tensor | None, ...]) -> None:
+    def _record(self, work: Callable[..., ResultT], inputs: tuple[Tensor | None, ...]) -> None:
         self._inputs = tuple(None if tensor is None else tensor.clone() for tensor in inputs)
         self.prepare()
         self._result = [self.recorder.record(lambda: work(*self._inputs))]

@@ -24,9 +24,9 @@ from scantune.errors import InputError
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Task = TypeVar("Task")
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+TaskT = TypeVar("TaskT")
 
 TASKS_BEFORE_WORKERS_PAY = 16
 """Short tasks that are done before a new process has imported everything."""
@@ -49,31 +49,31 @@ class WorkerContext:
 
 
 @dataclass(frozen=True)
-class TaskMessage(Generic[Task]):
+class TaskMessage(Generic[TaskT]):
     """A message that a worker sent while it was at a task."""
 
-    task: Task
+    task: TaskT
     content: Any
 
 
 @dataclass(frozen=True)
-class TaskDone(Generic[Task]):
+class TaskDone(Generic[TaskT]):
     """A finished task."""
 
-    task: Task
+    task: TaskT
     result: Any
 
 
 @dataclass(frozen=True)
-class TaskFailed(Generic[Task]):
+class TaskFailed(Generic[TaskT]):
     """A task that raised an exception."""
 
-    task: Task
+    task: TaskT
     error: Exception
 
 
 @dataclass(frozen=True)
-class WorkerDied(Generic[Task]):
+class WorkerDied(Generic[TaskT]):
     """A task whose worker process ended without a result.
 
     Attributes:
@@ -81,14 +81,14 @@ class WorkerDied(Generic[Task]):
         started: Whether the worker had become ready; if not, it died while starting.
     """
 
-    task: Task
+    task: TaskT
     started: bool
 
 
-PoolEvent = TaskMessage[Task] | TaskDone[Task] | TaskFailed[Task] | WorkerDied[Task]
+PoolEvent = TaskMessage[TaskT] | TaskDone[TaskT] | TaskFailed[TaskT] | WorkerDied[TaskT]
 
 
-class ProcessPool(Generic[Task]):
+class ProcessPool(Generic[TaskT]):
     """Worker processes that run one task each at a time; use as a context manager.
 
     Workers start when they are needed. A worker that dies takes only its own task with it: the task is reported by a
@@ -105,13 +105,13 @@ class ProcessPool(Generic[Task]):
     """
 
     def __init__(
-        self, prepare: Callable[[WorkerContext], Callable[[Task], object]], size: int, threads: int = 1
+        self, prepare: Callable[[WorkerContext], Callable[[TaskT], object]], size: int, threads: int = 1
     ) -> None:
         self.prepare, self.size, self.threads = prepare, size, threads
-        self._workers: dict[int, _Worker[Task]] = {}
+        self._workers: dict[int, _Worker[TaskT]] = {}
         self.close = Finalize(self, _end_workers, (self._workers,), exitpriority=10)
 
-    def __enter__(self) -> ProcessPool[Task]:
+    def __enter__(self) -> ProcessPool[TaskT]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,13 +122,13 @@ class ProcessPool(Generic[Task]):
         """Number of tasks that have been submitted and not ended."""
         return sum(worker.has_task for worker in self._workers.values())
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: TaskT) -> None:
         """Give a task to a free worker; fewer than `size` tasks may be running."""
         self._free_worker().assign(task)
 
-    def wait(self, seconds: float | None = None) -> list[PoolEvent[Task]]:
+    def wait(self, seconds: float | None = None) -> list[PoolEvent[TaskT]]:
         """Return what has happened to running tasks, after `seconds` at the latest; possibly nothing."""
-        events: list[PoolEvent[Task]] = []
+        events: list[PoolEvent[TaskT]] = []
         busy = {worker.pipe: number for number, worker in self._workers.items() if worker.has_task}
         for pipe in wait(list(busy), seconds):
             number = busy[pipe]  # type: ignore[index]
@@ -140,7 +140,7 @@ class ProcessPool(Generic[Task]):
                 events.append(event)
         return events
 
-    def _free_worker(self) -> _Worker[Task]:
+    def _free_worker(self) -> _Worker[TaskT]:
         for number in range(self.size):
             worker = self._workers.get(number)
             if worker is None or not (worker.has_task or worker.process.is_alive()):
@@ -150,7 +150,9 @@ class ProcessPool(Generic[Task]):
         raise RuntimeError(f"All {self.size} workers of the pool are busy. Wait for one of them before you submit.")
 
 
-def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None) -> Iterator[Result]:
+def in_parallel(
+    work: Callable[[ItemT], ResultT], items: Sequence[ItemT], workers: int | None = None
+) -> Iterator[ResultT]:
     """Yield the results of a function in the order of the items.
 
     Args:
@@ -167,8 +169,8 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
     if count <= 1:
         yield from map(work, items)
         return
-    todo, results = enumerate(items), dict[int, Result]()
-    with ProcessPool[tuple[int, Item]](functools.partial(_without_index, work), count) as pool:
+    todo, results = enumerate(items), dict[int, ResultT]()
+    with ProcessPool[tuple[int, ItemT]](functools.partial(_without_index, work), count) as pool:
         for index in range(len(items)):
             while index not in results:
                 while pool.busy < count and (task := next(todo, None)) is not None:
@@ -181,7 +183,7 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], workers: 
             yield results.pop(index)
 
 
-def _without_index(work: Callable[[Item], Result], _context: WorkerContext) -> Callable[[tuple[int, Item]], Result]:
+def _without_index(work: Callable[[ItemT], ResultT], _context: WorkerContext) -> Callable[[tuple[int, ItemT]], ResultT]:
     return lambda task: work(task[1])
 
 
@@ -233,7 +235,7 @@ def when_gone(parent: int, then: Callable[[], object]) -> None:
 
 
 @dataclass
-class _Worker(Generic[Task]):
+class _Worker(Generic[TaskT]):
     """A worker process, seen from the process that owns the pool.
 
     Attributes:
@@ -245,7 +247,7 @@ class _Worker(Generic[Task]):
 
     process: BaseProcess
     pipe: Connection
-    tasks: list[Task]
+    tasks: list[TaskT]
     started: bool = False
 
     @property
@@ -253,7 +255,7 @@ class _Worker(Generic[Task]):
         """Whether it is busy."""
         return bool(self.tasks)
 
-    def assign(self, task: Task) -> None:
+    def assign(self, task: TaskT) -> None:
         """Send it a task."""
         self.tasks.append(task)
         try:
@@ -261,7 +263,7 @@ class _Worker(Generic[Task]):
         except OSError:  # it has just died, which the next `receive` finds
             return
 
-    def receive(self) -> PoolEvent[Task] | None:
+    def receive(self) -> PoolEvent[TaskT] | None:
         """Return the next event, or None for the report that the worker is ready."""
         kind, content = self.pipe.recv()
         self.started = True
@@ -273,7 +275,7 @@ class _Worker(Generic[Task]):
             return TaskFailed(self.tasks.pop(), content)
         return None
 
-    def bury(self) -> WorkerDied[Task]:
+    def bury(self) -> WorkerDied[TaskT]:
         """Collect a process that has died."""
         self.process.join()
         self.pipe.close()
@@ -281,8 +283,8 @@ class _Worker(Generic[Task]):
 
 
 def _start_worker(
-    prepare: Callable[[WorkerContext], Callable[[Task], object]], number: int, threads: int
-) -> _Worker[Task]:
+    prepare: Callable[[WorkerContext], Callable[[TaskT], object]], number: int, threads: int
+) -> _Worker[TaskT]:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, os.getpid(), prepare, number, threads))

@@ -11,10 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from scantune.runtime.cuda_graph import foreign
+from scantune.runtime.cuda_graph import unrepeatable_layer
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 MOST = 8
 """Threads, each of which has a batch in memory."""
@@ -45,11 +45,11 @@ class Threads:
         list(self._pool.map(alone, range(self.number)))
         torch.set_num_threads(together)
 
-    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    def each(self, work: Callable[[Item], ResultT], items: Iterable[Item]) -> list[ResultT]:
         """The results of all items, in their order, with gradients where the caller has them."""
         recorded = torch.is_grad_enabled()
 
-        def one(item: Item) -> Result:
+        def one(item: Item) -> ResultT:
             with torch.set_grad_enabled(recorded):
                 return work(item)
 
@@ -59,7 +59,9 @@ class Threads:
 def number_for(network: nn.Module, images: Tensor) -> int:
     """How many threads pay for images `(slices, channels, *spatial)`; 1 where a layer may mind to be called by two."""
     number = min(torch.get_num_threads(), len(images), MOST)
-    minds = foreign([network]) is not None or any(getattr(part, "alone", False) for part in network.modules())
+    minds = unrepeatable_layer([network]) is not None or any(
+        getattr(part, "alone", False) for part in network.modules()
+    )
     return number if number > 1 and images.device.type == "cpu" and not minds else 1
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from scantune.config.settings import TrainingRunSettings, require_positive
 from scantune.errors import InputError
 from scantune.methods.ae import AutoencoderInputs, mean_errors, squared_errors
 from scantune.model.model import Model
@@ -18,15 +19,13 @@ from scantune.runtime.devices import reproducible
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
-from scantune.training.examples import Example, SliceOrder, fingerprint, stream
-from scantune.training.module import SHUFFLE, WEIGHTS, Lesson
-from scantune.training.step import Drawn
-from scantune.training.trainer import Progress, learn
+from scantune.training.examples import SHUFFLE, WEIGHTS, Example, SliceOrder, fingerprint, stream_seed
+from scantune.training.step import TrainingBatch
+from scantune.training.trainer import TrainingModule, TrainingProgress, run_training
 
-Cases = Sequence[Prepared]
-Layers = tuple[tuple[str, ...], ...]
+LayerGroups = tuple[tuple[str, ...], ...]
 
-UNET_LAYERS: Layers = (
+UNET_LAYERS: LayerGroups = (
     ("down.1.second", "up.1.second"),
     ("down.2.second", "up.0.second"),
     ("down.3.first", "down.3.second"),
@@ -35,35 +34,24 @@ UNET_LAYERS: Layers = (
 
 
 @dataclass(frozen=True)
-class AutoencoderSettings:
-    """How autoencoders are trained; the defaults are the paper's."""
+class AutoencoderSettings(TrainingRunSettings):
+    """Settings of the autoencoders' training; the defaults are the paper's."""
 
     iterations: int = 25_000
     """Steps of the optimiser."""
-    batch: int = 16
-    """Slices per step."""
     learning_rate: float = 1e-4
     """Adam's learning rate, constant."""
+    batch: int = 16
+    """Slices per step."""
     features: str = "default"
     """The layers that feature autoencoders read, as in a.b+c.d,e.f: commas between autoencoders, + between layers of
     one resolution, of which the first gets an adaptor. Or none; by default the paper's, and none if it is no U-Net."""
-    validate_every: int = 1000
-    """Steps between two looks at the validation slices; the best of all looks are kept."""
-    checkpoint_every: int = 1000
-    """Steps between two savings of the whole run, from where it resumes after an interruption."""
-    seed: int = 0
-    """Decides the first weights and the order of the slices."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes the networks in half precision (weights and loss stay float32), for speed on a GPU."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch", "learning_rate", "validate_every", "checkpoint_every"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"The setting {name} must be above 0, got {getattr(self, name)}.")
-        if self.seed < 0:
-            raise InputError(f"The setting seed must be 0 or more, got {self.seed}.")
+        super().__post_init__()
+        require_positive(self, "batch")
 
-    def layers(self, network: AdaptableNetwork) -> Layers:
+    def layers(self, network: AdaptableNetwork) -> LayerGroups:
         """Those of the feature autoencoders, for a network."""
         if self.features == "default":
             return UNET_LAYERS if isinstance(network.task, UNet) else ()
@@ -82,12 +70,12 @@ class AutoencoderSettings:
 
 def train_autoencoders(
     model: Model,
-    cases: Cases,
-    held_out: Cases,
+    cases: Sequence[Prepared],
+    held_out: Sequence[Prepared],
     settings: AutoencoderSettings,
     device: torch.device,
     checkpoint: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
 ) -> tuple[Autoencoders, dict[str, Any]]:
     """Trains the autoencoders of a model's network.
 
@@ -98,13 +86,13 @@ def train_autoencoders(
     identity = _identity(model, [*cases, *held_out], settings)
     with reproducible(device):
         network = AdaptableNetwork.around(deepcopy(model.network)).to(device).eval().requires_grad_(False)
-        torch.manual_seed(stream(settings.seed, WEIGHTS, 0))
+        torch.manual_seed(stream_seed(settings.seed, WEIGHTS, 0))
         images = training[0].images[:1].to(device)
         autoencoders = new_autoencoders(network, model.task, images, settings.layers(network))
         with AutoencoderInputs(network, model.task, autoencoders.layers()) as views:
-            lesson = Autoencoding(autoencoders, views, training, validation, settings, device)
-            trained = learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
-            errors = lesson.validation_errors()
+            module = AutoencoderTraining(autoencoders, views, training, validation, settings, device)
+            trained = run_training(module, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
+            errors = module.validation_errors()
     facts = {
         "best_iteration": trained.best_iteration,
         "validation_errors": {name: round(error, 6) for name, error in errors.items()},
@@ -113,7 +101,7 @@ def train_autoencoders(
 
 
 @torch.no_grad()
-def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, layers: Layers) -> Autoencoders:
+def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, layers: LayerGroups) -> Autoencoders:
     """Untrained autoencoders that fit a network.
 
     Args:
@@ -136,7 +124,7 @@ def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, laye
     return Autoencoders(seen["xn"].shape[1], seen["y"].shape[1], features, images.ndim - 2)
 
 
-class Autoencoding(Lesson):
+class AutoencoderTraining(TrainingModule):
     """To reconstruct what a frozen network makes of slices, by the sum of the autoencoders' mean squared errors.
 
     The autoencoders share no weights, so that the sum trains each for itself. Nothing is augmented, and padding is not
@@ -168,7 +156,7 @@ class Autoencoding(Lesson):
         self.validation = [volume.to(device) for volume in validation]
         self.order = SliceOrder(len(self.training.images), settings.batch, settings.seed, SHUFFLE, device)
 
-    def draw(self, iteration: int) -> Drawn:
+    def draw(self, iteration: int) -> TrainingBatch:
         """The numbers of the next slices."""
         return (self.order.batch_of(iteration),)
 
@@ -176,7 +164,7 @@ class Autoencoding(Lesson):
         """The network that is listened to runs, too."""
         return [self.autoencoders, self.views.network]
 
-    def loss(self, drawn: Drawn) -> Tensor:
+    def loss(self, drawn: TrainingBatch) -> Tensor:
         """The sum of the mean squared errors on slices."""
         (index,) = drawn
         padding = None if self.training.padding is None else self.training.padding[index]
@@ -219,7 +207,7 @@ def _stacked(volumes: Sequence[Volume], device: torch.device) -> Volume:
     return Volume(images, torch.cat([padding.to(device) for padding in paddings]))
 
 
-def _identity(model: Model, cases: Cases, settings: AutoencoderSettings) -> dict[str, Any]:
+def _identity(model: Model, cases: Sequence[Prepared], settings: AutoencoderSettings) -> dict[str, Any]:
     """What a run must share to be resumed; the network's labels have no part in it."""
     examples = [Example(case.volume, torch.zeros_like(case.volume[:, 0], dtype=torch.int16)) for case in cases]
     bare = replace(model, prior=None, provenance={}, helpers={})

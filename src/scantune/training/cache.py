@@ -1,8 +1,8 @@
 """A folder of prepared cases, each under a name made from everything that decides what it looks like.
 
-The name is a hash of the content of the files of the case (all bytes, so that copies and touched files are found again,
-and changed ones never are), of how the case is read from them, of the preprocessing, and of `VERSION`. A case that is
-there is never prepared again, by whichever run, and a run that was stopped goes on where it was.
+The name is a hash of the content of the case's files (all bytes, so that copies and touched files are found again, and
+changed ones never are), of how the case is read from them, of the preprocessing, and of `CACHE_VERSION`. A case that is
+there is never prepared again, by any run, and a run that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from scantune.scans.preprocess import Prepared, Preprocessing
 OnCase = Callable[[int, int, str], None]
 """Called with the number of cases that are done, of all, and the name of the last."""
 
-VERSION = 1
+CACHE_VERSION = 1
 """Version of prepared cases: raise it when a change of the code makes any prepared case look different."""
 
 _NO_PART = tuple(field.name for field in dataclasses.fields(Entry))  # a case looks the same in another split
 
 
-def quiet(done: int, cases: int, name: str) -> None:
+def ignore_progress(done: int, cases: int, name: str) -> None:
     """Tells nobody."""
     del done, cases, name
 
@@ -47,7 +47,7 @@ def prepared_cases(
     folder: str | Path | None = None,
     *,
     workers: int | None = None,
-    on_case: OnCase = quiet,
+    on_case: OnCase = ignore_progress,
 ) -> Iterator[tuple[str, Prepared]]:
     """Names and prepared volumes of entries, in their order.
 
@@ -74,10 +74,10 @@ def prepared_cases(
             bad[entry.name] = str(case)
         else:
             yield entry.name, case
-    refuse(bad, len(entries))
+    refuse_scans(bad, len(entries))
 
 
-def refuse(bad: dict[str, str], scans: int) -> None:
+def refuse_scans(bad: dict[str, str], scans: int) -> None:
     """Tell of all scans that cannot be used.
 
     Args:
@@ -100,7 +100,7 @@ def case_key(entry: Entry, preprocessing: Preprocessing) -> str:
     """
     record = json.dumps(preprocessing.record(), sort_keys=True)
     about = [part for part in _plain(entry) if part[0] not in _NO_PART]
-    parts = [str(VERSION), record, type(entry).__qualname__, repr(about)]
+    parts = [str(CACHE_VERSION), record, type(entry).__qualname__, repr(about)]
     digest = hashlib.sha256("\x1f".join(parts).encode())
     try:
         for path in entry.files():

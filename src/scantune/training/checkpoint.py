@@ -21,7 +21,7 @@ FORMAT = "scantune training run, version 2"
 
 
 @dataclass(frozen=True)
-class Record:
+class HistoryRecord:
     """One line of a run's history."""
 
     iteration: int
@@ -42,7 +42,7 @@ class RunState:
     best_iteration: int = 0
     best_score: float = -1.0
     iteration: int = 0
-    history: list[Record] = field(default_factory=list)
+    history: list[HistoryRecord] = field(default_factory=list)
 
     def save(self, path: Path, identity: Mapping[str, Any]) -> None:
         """Write the state in one move.
@@ -89,7 +89,7 @@ class RunState:
         self._restore_optimizer(_under("optimizer", tensors))
         self.iteration, self.best_iteration = record["iteration"], record["best_iteration"]
         self.best_score = record["best_score"]
-        self.history = [Record(**line) for line in record["history"]]
+        self.history = [HistoryRecord(**line) for line in record["history"]]
 
     def keep_as_best(self, score: float) -> None:
         """Remember the network of this iteration as the best so far."""

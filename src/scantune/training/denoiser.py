@@ -1,15 +1,17 @@
-"""How the denoising autoencoder is trained: from a model's classes and the label volumes of its training cases."""
+"""The denoising autoencoder: corruption of label volumes, and training on those of a model's cases."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from scantune.config.settings import TrainingRunSettings, require_positive
 from scantune.errors import InputError
 from scantune.methods.dae import exclusive_probabilities, mean_dice, overlap_sums
 from scantune.model.model import Model
@@ -17,21 +19,27 @@ from scantune.networks import Denoiser
 from scantune.runtime.devices import reproducible
 from scantune.scans.preprocess import Prepared
 from scantune.training.augment import Augmentation, resample, source_positions
-from scantune.training.corruption import Jigsaw
-from scantune.training.examples import Example, SliceOrder, fingerprint, stream
-from scantune.training.module import AUGMENT, CHECK, CORRUPT, SHUFFLE, WEIGHTS, Lesson
-from scantune.training.step import Drawn
-from scantune.training.trainer import Progress, learn
+from scantune.training.examples import (
+    AUGMENT,
+    CHECK,
+    CORRUPT,
+    SHUFFLE,
+    WEIGHTS,
+    Example,
+    SliceOrder,
+    fingerprint,
+    stream_seed,
+)
+from scantune.training.step import TrainingBatch
+from scantune.training.trainer import TrainingModule, TrainingProgress, run_training
 
-DEEPEST = 64
+MAX_DEFAULT_DEPTH = 64
 """Slices of the deepest grid that is chosen by default: the paper's for brains, whose slices are 4 times denser."""
-
-Cases = Sequence[Prepared]
 
 
 @dataclass(frozen=True)
-class DenoiserSettings:
-    """How a denoising autoencoder is trained; the defaults are the paper's."""
+class DenoiserSettings(TrainingRunSettings):
+    """Settings of a denoising autoencoder's training; the defaults are the paper's."""
 
     iterations: int = 50_000
     """Steps of the optimiser, one volume each."""
@@ -49,37 +57,24 @@ class DenoiserSettings:
     """The most boxes that a corruption replaces."""
     half_width: int = 10
     """The largest half-width of a box in voxels."""
-    validate_every: int = 1000
-    """Steps between two looks at the validation volumes; the best network of all looks is kept."""
     corruptions: int = 100
-    """Corrupted validation volumes per look, the same each time."""
-    checkpoint_every: int = 1000
-    """Steps between two savings of the whole run, from where it resumes after an interruption."""
-    seed: int = 0
-    """Decides the first weights, the order of the volumes, augmentation and corruption."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes the network in half precision (weights and loss stay float32), for speed on a GPU."""
+    """Corrupted validation volumes per validation, the same each time."""
     compile: bool = False
     """Compile the network with torch.compile, instead of replaying recorded steps on a GPU."""
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "width", "shrink", "boxes", "half_width", "validate_every", "corruptions")
-        for name in (*counts, "learning_rate", "checkpoint_every", "depth", "spacing"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"The setting {name} must be above 0, got {value}.")
-        if self.seed < 0:
-            raise InputError(f"The setting seed must be 0 or more, got {self.seed}.")
+        super().__post_init__()
+        require_positive(self, "width", "shrink", "boxes", "half_width", "corruptions", "depth", "spacing")
 
 
 def train_denoiser(
     model: Model,
-    cases: Cases,
-    held_out: Cases,
+    cases: Sequence[Prepared],
+    held_out: Sequence[Prepared],
     settings: DenoiserSettings,
     device: torch.device,
     checkpoint: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
 ) -> tuple[Denoiser, dict[str, Any]]:
     """Trains a denoising autoencoder on the label volumes of cases.
 
@@ -93,29 +88,29 @@ def train_denoiser(
     if largest >= classes:
         raise InputError(f"The cases have the label {largest}, but the model knows labels up to {classes - 1} only.")
     with reproducible(device):
-        torch.manual_seed(stream(settings.seed, WEIGHTS, 0))
+        torch.manual_seed(stream_seed(settings.seed, WEIGHTS, 0))
         denoiser = Denoiser(classes, depth, spacing, settings.shrink, settings.width)
-        lesson = Denoising(denoiser, cases, held_out, settings, device)
+        module = DenoiserTraining(denoiser, cases, held_out, settings, device)
         identity = asdict(settings) | {"helper": denoiser.record(), "data": fingerprint(examples)}
-        trained = learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
+        trained = run_training(module, settings, identity, checkpoint=checkpoint, on_progress=on_progress)
     facts = {
         "depth": depth,
         "spacing": round(spacing, 4),
         "best_iteration": trained.best_iteration,
         "validation_dice": round(trained.best_score, 4),
-        "corrupted_dice": round(lesson.corrupted_dice, 4),
+        "corrupted_dice": round(module.corrupted_dice, 4),
     }
     return denoiser, facts
 
 
-class Denoising(Lesson):
+class DenoiserTraining(TrainingModule):
     """To get clean label volumes back from corrupted ones, by the soft Dice over whole volumes and all classes.
 
     The score is that of fixed corruptions of the validation volumes, so that two looks differ by the network alone.
 
     Args:
         denoiser: What learns.
-        training: Cases with references.
+        training: Sequence[Prepared] with references.
         validation: The same.
         settings: How to train.
         device: Where to compute.
@@ -124,7 +119,12 @@ class Denoising(Lesson):
     channels_last: ClassVar[torch.memory_format] = torch.channels_last_3d
 
     def __init__(
-        self, denoiser: Denoiser, training: Cases, validation: Cases, settings: DenoiserSettings, device: torch.device
+        self,
+        denoiser: Denoiser,
+        training: Sequence[Prepared],
+        validation: Sequence[Prepared],
+        settings: DenoiserSettings,
+        device: torch.device,
     ) -> None:
         super().__init__(denoiser, settings, device)
         self.denoiser, self.jigsaw = denoiser, Jigsaw(settings.boxes, settings.half_width)
@@ -137,13 +137,13 @@ class Denoising(Lesson):
         self.replayed = not settings.compile
         self.predict: Callable[[Tensor], Tensor] = torch.compile(denoiser) if settings.compile else denoiser
 
-    def draw(self, iteration: int) -> Drawn:
+    def draw(self, iteration: int) -> TrainingBatch:
         """The next volume, and the boxes that spoil it."""
-        self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
+        self.generator.manual_seed(stream_seed(self.seed, AUGMENT, iteration))
         labels = self.training[int(self.order.batch_of(iteration))]
         return labels, self._boxes(labels, CORRUPT, iteration)
 
-    def loss(self, drawn: Drawn) -> Tensor:
+    def loss(self, drawn: TrainingBatch) -> Tensor:
         """One minus the Dice of a volume, moved about and corrupted."""
         labels, boxes = self._moved(drawn[0]), drawn[1]
         return 1 - self._dice(self.jigsaw.spoilt(labels, boxes), labels)
@@ -173,7 +173,7 @@ class Denoising(Lesson):
         return resample(images, labels, positions.expand(len(labels), -1, -1, -1))[1]
 
     def _boxes(self, labels: Tensor, kind: int, number: int) -> Tensor:
-        generator = torch.Generator().manual_seed(stream(self.seed, kind, number))
+        generator = torch.Generator().manual_seed(stream_seed(self.seed, kind, number))
         return self.jigsaw.boxes_of(labels.shape, generator).to(labels.device)
 
     def _corrupted(self, labels: Tensor, kind: int, number: int) -> Tensor:
@@ -193,7 +193,7 @@ def _classes(model: Model, case: Prepared) -> int:
     return exclusive_probabilities(model.task.probabilities(output), model.task.exclusive).shape[1]
 
 
-def _grid(cases: Cases, settings: DenoiserSettings) -> tuple[int, float]:
+def _grid(cases: Sequence[Prepared], settings: DenoiserSettings) -> tuple[int, float]:
     """Depth and spacing: those of the settings, or what the cases need."""
     distances = [case.distance or settings.spacing or 1.0 for case in cases]
     extent = max(len(case.volume) * distance for case, distance in zip(cases, distances, strict=True))
@@ -201,10 +201,98 @@ def _grid(cases: Cases, settings: DenoiserSettings) -> tuple[int, float]:
     if spacing is None:
         # A hair less than the extent, for distances come with rounding errors.
         needed = math.ceil(extent / median(distances) - 1e-3)
-        spacing = median(distances) * math.ceil(needed / (settings.depth or DEEPEST))
+        spacing = median(distances) * math.ceil(needed / (settings.depth or MAX_DEFAULT_DEPTH))
     return settings.depth or math.ceil(extent / spacing - 1e-3), spacing
 
 
 def _labels(case: Prepared) -> Tensor:
     assert case.reference is not None
     return case.reference
+
+
+@dataclass(frozen=True)
+class Jigsaw:
+    """Replaces boxes of a label volume by what lies elsewhere in it; the defaults are the paper's.
+
+    The content of a box is that of a box of the same size anywhere in the clean volume, so no label is invented. Later
+    boxes overwrite earlier ones.
+    """
+
+    boxes: int = 200
+    """The most boxes; their number is uniform from 1."""
+    half_width: int = 10
+    """The largest half-width in voxels, uniform from 1; along short axes it is cut to dim // 2 - 2."""
+
+    def __call__(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """A spoilt copy of a label volume `(depth, height, width)`.
+
+        Args:
+            labels: Integers, on any device.
+            generator: The source of randomness, on the CPU: the same draws on every device.
+        """
+        return self.spoilt(labels, self.boxes_of(labels.shape, generator).to(labels.device))
+
+    def spoilt(self, labels: Tensor, boxes: Tensor) -> Tensor:
+        """A copy of a label volume `(depth, height, width)` with boxes, as `boxes_of` gives them, replaced."""
+        if labels.is_cuda:
+            return labels.flatten()[origins(labels.shape, boxes)]
+        spoilt = labels.clone()
+        for size, target, source in zip(*boxes.tolist(), strict=True):
+            spoilt[_box(target, size)] = labels[_box(source, size)]
+        return spoilt
+
+    def boxes_of(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draws the boxes of a volume, as `draw` does, and adds empty ones up to the most, `(3, most, 3)`."""
+        drawn = torch.stack(self.draw(shape, generator))
+        return F.pad(drawn, (0, 0, 0, self.boxes - drawn.shape[1]))
+
+    def draw(self, shape: torch.Size, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws the boxes of a volume: their sizes, first corners, and those of their contents, `(boxes, 3)` each."""
+        boxes = int(torch.randint(1, self.boxes + 1, (), generator=generator))
+        half = torch.randint(1, self.half_width + 1, (boxes, 1), generator=generator)
+        dimensions = torch.tensor(shape)
+        sizes = (2 * half.minimum(dimensions // 2 - 2)).clamp(min=1)
+        places = dimensions - sizes + 1
+        # In double precision, so that no place is left out or favoured by rounding.
+        uniform = torch.rand(2, boxes, 3, generator=generator, dtype=torch.float64)
+        targets, sources = (uniform * places).long()
+        return sizes, targets, sources
+
+
+def _box(first: list[int], size: list[int]) -> tuple[slice, ...]:
+    return tuple(slice(start, start + length) for start, length in zip(first, size, strict=True))
+
+
+BITS_PER_WORD = 52
+"""Boxes per word: as many as a double holds exactly."""
+
+
+def origins(shape: torch.Size, boxes: Tensor) -> Tensor:
+    """Where each voxel's label comes from, `(depth, height, width)` numbers of voxels.
+
+    The last box that covers a voxel counts. A set of boxes is the bits of a word, those that cover a voxel are the
+    conjunction of three words, one per axis, and the last of them is the highest bit: a dozen passes over the volume,
+    whatever the number of boxes, where one box after the other would be two each, and none that waits for the device.
+
+    Args:
+        shape: Of the volume.
+        boxes: Sizes, first corners, and those of their contents, `(3, boxes, 3)`.
+    """
+    sizes, targets, sources = boxes
+    numbers = torch.arange(boxes.shape[1], device=boxes.device)
+    last = torch.zeros(shape, dtype=torch.int64, device=boxes.device)
+    for word in range(-(-boxes.shape[1] // BITS_PER_WORD)):
+        chosen = slice(word * BITS_PER_WORD, (word + 1) * BITS_PER_WORD)
+        bits = 1 << (numbers[chosen] % BITS_PER_WORD)
+        covering = []
+        for axis, length in enumerate(shape):
+            place = torch.arange(length, device=boxes.device)[:, None]
+            first, size = targets[chosen, axis], sizes[chosen, axis]
+            covering.append(((place >= first) & (place < first + size)).long().mul(bits).sum(1))
+        along, down, across = covering
+        words = along[:, None, None] & down[:, None] & across
+        highest = torch.frexp(words.double()).exponent
+        last = torch.where(words > 0, word * BITS_PER_WORD + highest, last)
+    planes, rows, columns = (sources - targets).unbind(1)
+    shifts = F.pad((planes * shape[1] + rows) * shape[2] + columns, (1, 0))
+    return torch.arange(shape.numel(), device=boxes.device).view(shape) + shifts[last]

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from scantune.errors import InputError
 
+WEIGHTS, SHUFFLE, AUGMENT, NETWORK, CORRUPT, CHECK = range(6)
+"""The kinds of random streams of a run, see `stream_seed`."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -93,7 +96,7 @@ def fingerprint(examples: Sequence[Example]) -> str:
     return f"{total:08x}"
 
 
-def stream(seed: int, kind: int, number: int) -> int:
+def stream_seed(seed: int, kind: int, number: int) -> int:
     """A seed for the random stream of one kind and number (an epoch, an iteration) under a run's seed."""
     return int(np.random.SeedSequence((seed, kind, number)).generate_state(1, np.uint64)[0])
 
@@ -108,7 +111,7 @@ class SliceOrder:
         slices: How many there are.
         batch: How many an iteration takes.
         seed: The run's seed.
-        kind: The number of the random stream, see `stream`.
+        kind: The number of the random stream, see `stream_seed`.
         device: Where the indices are needed.
     """
 
@@ -122,7 +125,7 @@ class SliceOrder:
         """Indices of the slices of an iteration, `(batch,)`."""
         epoch, place = divmod(iteration, self.batches_per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(stream(self.seed, self.kind, epoch))
+            generator = torch.Generator().manual_seed(stream_seed(self.seed, self.kind, epoch))
             if self.slices < self.batch:
                 order = torch.randint(self.slices, (self.batch,), generator=generator)
             else:

@@ -1,8 +1,8 @@
-"""Fit: what a model carries to the test site, computed from the cases it was trained on."""
+"""The fit of a model's prior from the cases that it was trained on."""
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -14,37 +14,62 @@ from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
 from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
+from scantune.training.plan import TrainingPlan
+from scantune.training.sources import source_record
 
 
-def fit(
+def fit_model(
+    model: Model,
+    plan: TrainingPlan,
+    *,
+    settings: PriorSettings | None = None,
+    device: str = "auto",
+    command: str = "",
+) -> Model:
+    """Fit the prior of a model on the training cases of a plan, and calibrate it on the validation cases.
+
+    Args:
+        model: A trained model; its helper networks are kept.
+        plan: Where the cases are.
+        settings: The prior's settings; by default the table [prior] of the plan's recipe.
+        device: Where to compute.
+        command: The command line, for the record.
+    """
+    chosen = settings or plan.recipe.prior
+    training, held_out = plan.cases(model.preprocessing, device)
+    prior = fit_prior(model, training, held_out, settings=chosen, device=device)
+    record = {"fit command": command, "fit data": source_record(plan.source), "fit settings": asdict(chosen)}
+    return replace(model, prior=prior, provenance=model.provenance | record)
+
+
+def fit_prior(
     model: Model,
     cases: Iterable[Prepared],
     held_out: Iterable[Prepared] = (),
     *,
     settings: PriorSettings | None = None,
     device: str = "auto",
-) -> Model:
-    """Computes the prior of a model from its training cases; the network is left as it is.
+) -> FieldOfExperts:
+    """Fit a prior of a model's network to prepared cases.
 
     Args:
         model: A trained model, its weights already in the precision they are stored in.
         cases: The prepared training cases.
-        held_out: Prepared cases of the same site that the network was not trained on; with these the prior is
-            calibrated.
-        settings: What the prior is made of; by default the paper's choices.
+        held_out: Prepared cases of the same site that the network was not trained on. The prior is calibrated if there
+            are any.
+        settings: The prior's settings; by default the paper's.
         device: Where to compute.
     """
     chosen = settings or PriorSettings()
     if chosen.summarise:
-        density_template(chosen.density).summary()  # says now, not after the passes, where there is none
+        density_template(chosen.density).summary()  # refuses a density without summary before the work, not after it
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
-    volumes, masks = [volume for volume, _ in training], [mask for _, mask in training]
     prior = FieldOfExperts.fit(
         network,
-        volumes,
-        masks=masks,
+        [volume for volume, _ in training],
+        masks=[mask for _, mask in training],
         patches=PatchSettings(chosen.size, chosen.stride, chosen.components, chosen.threshold),
         density=chosen.density,
         alpha=chosen.alpha,
@@ -54,7 +79,7 @@ def fit(
     if new:
         prior = prior.calibrated(network, new, training, model.task)
     prior = prior.to(torch.device("cpu"))
-    return replace(model, prior=prior.summarised() if chosen.summarise else prior)
+    return prior.summarised() if chosen.summarise else prior
 
 
 def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -17,30 +17,66 @@ from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
 from scantune.training.autoencoders import AutoencoderSettings, train_autoencoders
 from scantune.training.denoiser import DenoiserSettings, train_denoiser
-from scantune.training.trainer import Progress
+from scantune.training.plan import TrainingPlan
+from scantune.training.sources import source_record
+from scantune.training.trainer import TrainingProgress
 
-Cases = Sequence[Prepared]
-Report = Callable[[Progress], None] | None
+OnTrainingProgress = Callable[[TrainingProgress], None] | None
 
 
 @dataclass(frozen=True)
-class Trainer:
-    """How the helper network of a method is trained.
+class HelperTrainer:
+    """The training of a method's helper network.
 
-    Args:
-        settings: A dataclass of what can be chosen.
-        train: From a model, its cases and the settings to the helper network, and what is to be known about the run.
+    Attributes:
+        settings: The settings dataclass.
+        train: From a model, its cases and the settings to the helper network and facts about the run.
     """
 
     settings: type[Any]
-    train: Callable[[Model, Cases, Cases, Any, torch.device, Path | None, Report], tuple[Helper, dict[str, Any]]]
+    train: Callable[
+        [Model, Sequence[Prepared], Sequence[Prepared], Any, torch.device, Path | None, OnTrainingProgress],
+        tuple[Helper, dict[str, Any]],
+    ]
 
 
-TRAINERS: dict[str, Trainer] = {
-    "dae": Trainer(DenoiserSettings, train_denoiser),
-    "ae": Trainer(AutoencoderSettings, train_autoencoders),
+TRAINERS: dict[str, HelperTrainer] = {
+    "dae": HelperTrainer(DenoiserSettings, train_denoiser),
+    "ae": HelperTrainer(AutoencoderSettings, train_autoencoders),
 }
-"""By the name of the method that the helper network serves."""
+"""Trainers by the name of the method that the helper network serves."""
+
+
+def fit_helper(
+    model: Model,
+    plan: TrainingPlan,
+    method: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    device: str = "auto",
+    command: str = "",
+    checkpoint: Path | None = None,
+    on_progress: OnTrainingProgress = None,
+) -> Model:
+    """Train the helper network of a method on the training cases of a plan; the validation cases choose the best.
+
+    Args:
+        model: A trained model; its prior and its other helper networks are kept.
+        plan: Where the cases are.
+        method: One of `TRAINERS`.
+        settings: Differences from the table [helpers.METHOD] of the plan's recipe, by name.
+        device: Where to compute.
+        command: The command line, for the record.
+        checkpoint: The file that holds the run; if it exists, the run resumes from it.
+        on_progress: Called at every report of the loss.
+    """
+    training, held_out = plan.cases(model.preprocessing, device)
+    chosen = {**plan.recipe.helpers.get(method, {}), **(settings or {})}
+    fitted = train_helper(
+        model, method, training, held_out, chosen, device=device, checkpoint=checkpoint, on_progress=on_progress
+    )
+    record = {"command": command, "data": source_record(plan.source), **fitted.provenance[method]}
+    return replace(fitted, provenance=fitted.provenance | {method: record})
 
 
 def train_helper(
@@ -52,19 +88,19 @@ def train_helper(
     *,
     device: str = "auto",
     checkpoint: Path | None = None,
-    on_progress: Report = None,
+    on_progress: OnTrainingProgress = None,
 ) -> Model:
-    """Trains the helper network of a method; network, prior and other helpers of the model stay as they are.
+    """Train the helper network of a method; network, prior and other helpers of the model stay as they are.
 
     Args:
         model: A trained model.
         name: The method, one of `TRAINERS`.
         cases: The prepared training cases, with references.
         held_out: Prepared cases that choose the best network.
-        settings: What differs from the defaults of the method's settings, by name.
+        settings: Differences from the defaults of the method's settings, by name.
         device: Where to compute.
-        checkpoint: The file that holds the run; if it exists, the run goes on from there.
-        on_progress: Called at every look at the loss.
+        checkpoint: The file that holds the run; if it exists, the run resumes from it.
+        on_progress: Called at every report of the loss.
     """
     if name not in TRAINERS:
         raise InputError(f"Method {name!r} has no helper network to train. Available: {', '.join(TRAINERS)}.")
@@ -86,7 +122,7 @@ def train_helper(
     return replace(model, helpers=model.helpers | {name: frozen}, provenance=model.provenance | {name: record})
 
 
-def _require_references(name: str, training: Cases, validation: Cases) -> None:
+def _require_references(name: str, training: Sequence[Prepared], validation: Sequence[Prepared]) -> None:
     if not training or not validation:
         raise InputError(
             f"The helper network of method {name} needs at least one training case and one validation case, got "

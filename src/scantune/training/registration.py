@@ -21,7 +21,7 @@ from scantune.tasks import Registration, Segmentation, find_task
 ATLASES: dict[str, Callable[[Mapping[str, int]], Case]] = {"icbm152": icbm152_case}
 """Atlases that need no file, by name."""
 
-MOST_SQUARINGS = 30
+MAX_SQUARINGS = 30
 """Beyond, a step along the velocities is smaller than single precision tells."""
 
 
@@ -59,7 +59,7 @@ class RegistrationSettings:
 
 
 @dataclass(frozen=True)
-class RegisteringSettings:
+class RegistrationNetworkSettings:
     """The table [network] of a recipe for registration."""
 
     classes: int
@@ -73,9 +73,9 @@ class RegisteringSettings:
 
     def __post_init__(self) -> None:
         require_network(self.classes, self.width)
-        if self.shrink < 1 or not 0 <= self.squarings <= MOST_SQUARINGS:
+        if self.shrink < 1 or not 0 <= self.squarings <= MAX_SQUARINGS:
             raise InputError(
-                f"The network needs a shrink of 1 or more, and 0 to {MOST_SQUARINGS} squarings, got {self.shrink} and "
+                f"The network needs a shrink of 1 or more, and 0 to {MAX_SQUARINGS} squarings, got {self.shrink} and "
                 f"{self.squarings}."
             )
 
@@ -96,7 +96,10 @@ def read_task(table: Mapping[str, Any], where: str) -> RegistrationSettings | No
 
 
 def new_registration(
-    task: RegistrationSettings, network: RegisteringSettings, labels: dict[str, int], preprocessing: Preprocessing
+    task: RegistrationSettings,
+    network: RegistrationNetworkSettings,
+    labels: dict[str, int],
+    preprocessing: Preprocessing,
 ) -> Model:
     """An untrained registration model that holds its atlas, prepared as scans are.
 

@@ -20,22 +20,22 @@ from scantune.tasks.base import Task, main_output
 from scantune.tasks.segmentation import Segmentation
 from scantune.training.augment import Augmentation, augment
 from scantune.training.examples import (
+    AUGMENT,
+    SHUFFLE,
+    WEIGHTS,
     Example,
     SliceOrder,
     check_examples,
     check_split,
     fingerprint,
     stack_slices,
-    stream,
+    stream_seed,
 )
-from scantune.training.module import AUGMENT, SHUFFLE, WEIGHTS, Lesson
-from scantune.training.step import Drawn
-from scantune.training.trainer import Progress, Trained, learn
-
-__all__ = ["Progress", "Trained", "train", "validation_dice"]
+from scantune.training.step import TrainingBatch
+from scantune.training.trainer import TrainedNetwork, TrainingModule, TrainingProgress, run_training
 
 
-def train(
+def train_network(
     volumes: Sequence[Example],
     validation: Sequence[Example],
     settings: TrainSettings,
@@ -44,9 +44,9 @@ def train(
     task: Task | None = None,
     start: str = "",
     checkpoint: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
     log_dir: Path | None = None,
-) -> Trained:
+) -> TrainedNetwork:
     """Train a network, or go on with a run that was interrupted.
 
     Args:
@@ -74,8 +74,8 @@ def train(
     with reproducible(device):
         if network is None:
             network = _default_network([*volumes, *validation], settings.seed)
-        lesson = _Slices(volumes, validation, settings, copy.deepcopy(network), task or Segmentation(), device)
-        return learn(lesson, settings, identity, checkpoint=checkpoint, on_progress=on_progress, log_dir=log_dir)
+        module = _SliceTraining(volumes, validation, settings, copy.deepcopy(network), task or Segmentation(), device)
+        return run_training(module, settings, identity, checkpoint=checkpoint, on_progress=on_progress, log_dir=log_dir)
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def validation_dice(
     return float(torch.stack(scores).nanmean())
 
 
-class _Slices(Lesson):
+class _SliceTraining(TrainingModule):
     """To say the labels of slices, by the loss of a task."""
 
     def __init__(
@@ -134,12 +134,12 @@ class _Slices(Lesson):
         if settings.compile:
             self.augment, self.loss_of = torch.compile(augment), torch.compile(self._loss)
 
-    def draw(self, iteration: int) -> Drawn:
+    def draw(self, iteration: int) -> TrainingBatch:
         """The numbers of the next slices."""
-        self.generator.manual_seed(stream(self.seed, AUGMENT, iteration))
+        self.generator.manual_seed(stream_seed(self.seed, AUGMENT, iteration))
         return (self.order.batch_of(iteration),)
 
-    def loss(self, drawn: Drawn) -> Tensor:
+    def loss(self, drawn: TrainingBatch) -> Tensor:
         """The task's loss of slices, augmented."""
         (index,) = drawn
         inputs, labels = self.images[index], self.labels[index].long()
@@ -162,7 +162,7 @@ class _Slices(Lesson):
 
 
 def _default_network(examples: Sequence[Example], seed: int) -> nn.Module:
-    torch.manual_seed(stream(seed, WEIGHTS, 0))
+    torch.manual_seed(stream_seed(seed, WEIGHTS, 0))
     classes = 1 + max(int(example.reference.max()) for example in examples)
     return AdaptableNetwork.default(classes=classes, channels=examples[0].volume.shape[1])
 

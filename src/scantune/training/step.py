@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from scantune.runtime.cuda_graph import CudaGraph, ReplayedWork, WorkRecorder, foreign
+from scantune.runtime.cuda_graph import CudaGraph, ReplayedWork, WorkRecorder, unrepeatable_layer
 
-Drawn = tuple[Tensor, ...]
+TrainingBatch = tuple[Tensor, ...]
 """What an iteration learns from, of the same shapes and types every time."""
 
-Loss = Callable[[Drawn], Tensor]
+LossFunction = Callable[[TrainingBatch], Tensor]
 
 WARM_UP = 3
 """Steps before the recording: they make the optimiser's moments, and libraries choose how they compute."""
@@ -30,10 +30,10 @@ class Step:
         remark: Why no better way was taken; empty where there is none.
     """
 
-    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer, remark: str = "") -> None:
+    def __init__(self, loss: LossFunction, optimizer: torch.optim.Optimizer, remark: str = "") -> None:
         self.loss, self.optimizer, self.remark = loss, optimizer, remark
 
-    def __call__(self, drawn: Drawn) -> Tensor:
+    def __call__(self, drawn: TrainingBatch) -> Tensor:
         """Takes it; gives the loss, a scalar, without waiting for the device. It may change with the next call."""
         loss = self.loss(drawn)
         self.optimizer.zero_grad(set_to_none=True)
@@ -53,11 +53,11 @@ class ReplayedStep(Step):
         recorder: Records and replays.
     """
 
-    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer, recorder: WorkRecorder) -> None:
+    def __init__(self, loss: LossFunction, optimizer: torch.optim.Optimizer, recorder: WorkRecorder) -> None:
         super().__init__(loss, optimizer)
         self.work = ReplayedWork[Tensor](recorder, WARM_UP)
 
-    def __call__(self, drawn: Drawn) -> Tensor:
+    def __call__(self, drawn: TrainingBatch) -> Tensor:
         """Take a step; return the loss, which the next call may overwrite."""
         loss = self.work(self._step, *drawn)
         self.remark = self.work.remark
@@ -68,7 +68,7 @@ class ReplayedStep(Step):
 
 
 def step_for(
-    loss: Loss,
+    loss: LossFunction,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
     networks: Sequence[nn.Module],
@@ -87,7 +87,7 @@ def step_for(
     """
     if device.type != "cuda":
         return Step(loss, optimizer)
-    strange = foreign(networks)
+    strange = unrepeatable_layer(networks)
     if strange is not None:
         return Step(loss, optimizer, f"{strange.__name__} is no layer that is known to do the same every time")
     return ReplayedStep(loss, optimizer, CudaGraph(generators))

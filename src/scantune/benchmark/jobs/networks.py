@@ -10,9 +10,11 @@ from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
 from scantune.benchmark.test_scans import identity
 from scantune.config.settings import PriorSettings, settings_from_table
 from scantune.model.model import load
-from scantune.training.helpers import TRAINERS
-from scantune.training.plan import TrainingPlan, fit_helper, fit_model, train_model
-from scantune.training.trainer import Progress
+from scantune.training.fit import fit_model
+from scantune.training.helpers import TRAINERS, fit_helper
+from scantune.training.plan import TrainingPlan
+from scantune.training.train import train_model
+from scantune.training.trainer import TrainingProgress
 
 _NO_PART = ("device", "checkpoint_every", "seed")
 
@@ -185,5 +187,5 @@ def _on(plan: TrainingPlan, device: str) -> TrainingPlan:
     return replace(plan, recipe=replace(recipe, train=replace(recipe.train, device=device)))
 
 
-def _training_progress(on_progress: OnProgress) -> Callable[[Progress], None]:
+def _training_progress(on_progress: OnProgress) -> Callable[[TrainingProgress], None]:
     return lambda at: on_progress(at.iteration, at.iterations)
