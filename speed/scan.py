@@ -195,12 +195,12 @@ def shrinks(arguments: argparse.Namespace) -> list[str]:
     content = case.image != 0
     lines = ["| shrink factor | seconds | the field, apart from that of the first |", "|---|---|---|"]
     fields = []
-    biasfield.without_bias(case, content)
+    biasfield.remove_bias(case, content)
     for factor in arguments.shrinks:
         biasfield.N4_SHRINK = factor
         tick = clock(arguments.clock, "cpu")
         start = tick()
-        image = biasfield.without_bias(case, content)
+        image = biasfield.remove_bias(case, content)
         took = tick() - start
         field = np.log(case.image[content] / image[content])
         fields.append(field - field.mean())

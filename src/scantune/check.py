@@ -13,7 +13,7 @@ import numpy as np
 
 from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.datasets import DATASETS, DataSet, find_layout
-from scantune.datasets.inspect import NOTES, ScanSummary, inspect_scan
+from scantune.datasets.inspect import SCAN_NOTES, ScanSummary, inspect_scan
 from scantune.datasets.subjects import SPLITS, subjects_in_two_splits
 from scantune.errors import InputError
 from scantune.plots.contact_sheet import CentreView, contact_sheet
@@ -191,7 +191,7 @@ def _problems(scans: Sequence[ScanSummary]) -> dict[str, str]:
 
 
 def _notes(scans: Sequence[ScanSummary]) -> dict[str, list[str]]:
-    notes = {name: [scan.entry.name for scan in scans if name in scan.notes] for name in NOTES}
+    notes = {name: [scan.entry.name for scan in scans if name in scan.notes] for name in SCAN_NOTES}
     return {name: scans for name, scans in notes.items() if scans}
 
 

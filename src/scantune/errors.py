@@ -23,17 +23,17 @@ def describe_error(error: Exception, what: str) -> str:
     if isinstance(error, InputError):
         return str(error)
     if is_out_of_memory(error):
-        return f"{what}: it takes more memory than there is ({message(error)}). {LESS_MEMORY}"
-    return f"{what}, for an unforeseen reason ({type(error).__name__}: {message(error)})."
+        return f"{what}: it takes more memory than there is ({error_message(error)}). {MEMORY_ADVICE}"
+    return f"{what}, for an unforeseen reason ({type(error).__name__}: {error_message(error)})."
 
 
 _SHORT = ("out of memory", "can't allocate memory", "not enough memory")
 
-LESS_MEMORY = "Close other programs, or use --device cpu."
+MEMORY_ADVICE = "Close other programs, or use --device cpu."
 """What to do where memory is short."""
 
 
-def message(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What an error says, in a line; torch adds where in its own code it arose, which is left out."""
     return " ".join(str(error).partition("Exception raised from")[0].split())[:300] or "no message"
 

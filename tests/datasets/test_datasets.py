@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from scantune.datasets import DATASETS, Entry, find_layout
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.subjects import divided, subject_of, subjects_in_two_splits
+from scantune.datasets import DATASETS, ScanEntry, find_layout
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.subjects import assign_splits, find_subject, subjects_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.scans.header import read_grid
 from scantune.scans.io import read_scan
@@ -78,14 +78,14 @@ def entry(name, subject, site="", split=""):
     ],
 )
 def test_names_tell_the_person(name, file, person):
-    assert subject_of(name, file=file) == person
+    assert find_subject(name, file=file) == person
 
 
 def test_a_rule_of_ones_own_tells_the_person():
-    assert subject_of("patient007_frame01", r"patient\d+") == "patient007"
-    assert subject_of("x-7-b", r"x-(\d)-") == "7"
+    assert find_subject("patient007_frame01", r"patient\d+") == "patient007"
+    assert find_subject("x-7-b", r"x-(\d)-") == "7"
     with pytest.raises(InputError, match="must fit the name of every scan, but does not fit scan"):
-        subject_of("scan", r"(\d+)")
+        find_subject("scan", r"(\d+)")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -95,7 +95,7 @@ def test_nobody_is_in_two_splits_and_shares_hold(seed, validation, test):
         entry(f"{site}{n}_{run}", f"{site}{n}", site) for site in "ABC" for n in range(20) for run in range(1 + n % 3)
     ]
     splits = {}
-    for one in divided(scans, validation, test, seed):
+    for one in assign_splits(scans, validation, test, seed):
         assert splits.setdefault(one.subject, one.split) == one.split
     for site in "ABC":
         own = [split for person, split in splits.items() if person.startswith(site)]
@@ -105,37 +105,37 @@ def test_nobody_is_in_two_splits_and_shares_hold(seed, validation, test):
 
 def test_splits_do_not_depend_on_the_order_of_files_but_on_the_seed():
     scans = [entry(f"{n:02d}", f"{n:02d}") for n in range(30)]
-    first = {one.name: one.split for one in divided(scans, 0.2, 0.2, 5)}
+    first = {one.name: one.split for one in assign_splits(scans, 0.2, 0.2, 5)}
     shuffled = random.Random(0).sample(scans, len(scans))
-    assert {one.name: one.split for one in divided(shuffled, 0.2, 0.2, 5)} == first
-    assert {one.name: one.split for one in divided(scans, 0.2, 0.2, 6)} != first
+    assert {one.name: one.split for one in assign_splits(shuffled, 0.2, 0.2, 5)} == first
+    assert {one.name: one.split for one in assign_splits(scans, 0.2, 0.2, 6)} != first
     aside = [sorted(name for name, split in first.items() if split == part) for part in ("validation", "test")]
     assert aside == [["05", "07", "20", "21", "25", "28"], ["04", "13", "15", "19", "23", "26"]]  # on every machine
 
 
 def test_someone_validates_where_there_are_two_people():
-    assert [one.split for one in divided([entry("a", "a"), entry("b", "b")], 0.1)] == ["train", "validation"]
-    assert [one.split for one in divided([entry("a", "a")], 0.5)] == ["train"]
-    assert [one.split for one in divided([entry("a", "a"), entry("b", "b")], 0.0)] == ["train", "train"]
+    assert [one.split for one in assign_splits([entry("a", "a"), entry("b", "b")], 0.1)] == ["train", "validation"]
+    assert [one.split for one in assign_splits([entry("a", "a")], 0.5)] == ["train"]
+    assert [one.split for one in assign_splits([entry("a", "a"), entry("b", "b")], 0.0)] == ["train", "train"]
     lonely = [entry(name, name, site=name) for name in "abc"]
-    assert [one.split for one in divided(lonely, 0.2)] == ["train", "train", "validation"]
+    assert [one.split for one in assign_splits(lonely, 0.2)] == ["train", "train", "validation"]
     three = [entry(name, name) for name in "abc"]
-    assert sorted(one.split for one in divided(three, 0.1, 0.4)) == ["test", "train", "validation"]
+    assert sorted(one.split for one in assign_splits(three, 0.1, 0.4)) == ["test", "train", "validation"]
 
 
 def test_the_split_of_a_site_does_not_depend_on_the_others_and_travellers_stay_in_one():
     scans = [entry(f"{site}{n}", f"{site}{n}", site) for site in "AB" for n in range(7)]
-    both = {one.name: one.split for one in divided(scans, 0.3, 0.2)}
-    assert {one.name: one.split for one in divided(scans[7:], 0.3, 0.2)}.items() <= both.items()
+    both = {one.name: one.split for one in assign_splits(scans, 0.3, 0.2)}
+    assert {one.name: one.split for one in assign_splits(scans[7:], 0.3, 0.2)}.items() <= both.items()
     traveller = [entry(f"t{site}", "t", site) for site in "BA"]
-    assert len({one.split for one in divided(scans + traveller, 0.3, 0.2) if one.subject == "t"}) == 1
+    assert len({one.split for one in assign_splits(scans + traveller, 0.3, 0.2) if one.subject == "t"}) == 1
 
 
 def test_splits_that_are_told_are_kept_and_training_scans_give_validation_where_there_is_none():
     scans = [entry("a", "a", split="train"), entry("b", "b", split="train"), entry("c", "c", split="test")]
-    assert [one.split for one in divided(scans, 0.5)] == ["train", "validation", "test"]
+    assert [one.split for one in assign_splits(scans, 0.5)] == ["train", "validation", "test"]
     scans.append(entry("d", "d", split="validation"))
-    assert [one.split for one in divided(scans, 0.5)] == ["train", "train", "test", "validation"]
+    assert [one.split for one in assign_splits(scans, 0.5)] == ["train", "train", "test", "validation"]
 
 
 def test_people_in_two_splits_are_found():
@@ -248,7 +248,7 @@ def test_a_mask_that_leaves_nothing_of_the_image_is_told(tmp_path):
     nibabel.save(nibabel.Nifti1Image(volume, ODD), tmp_path / "a.nii")
     box(tmp_path / "a_mask.nii", 4)
     one = LayeredEntry("a", "a", image=tmp_path / "a.nii", brain_mask=tmp_path / "a_mask.nii")
-    with pytest.raises(ScanError, match="a_mask must be above 0 where a is to be kept, but leaves nothing"):
+    with pytest.raises(ScanError, match="a_mask must be a brain mask of a, above 0 in the brain, but leaves nothing"):
         one.read()
 
 
@@ -708,7 +708,7 @@ def test_headers_that_cannot_be_right_are_told_as_by_the_reader(tmp_path):
 
 
 def test_an_entry_by_default_is_checked_for_its_files(tmp_path):
-    class Other(Entry):
+    class Other(ScanEntry):
         def read(self):
             raise NotImplementedError
 
@@ -727,7 +727,7 @@ def test_an_entry_by_default_is_checked_for_its_files(tmp_path):
 
 def test_label_maps_that_do_not_fit_are_found_by_their_headers(tmp_path):
     one = LayeredEntry(
-        "a", "a", image=image(tmp_path / "a.nii"), layers=(Layer(labels(tmp_path / "b.nii", shape=(6, 5, 3))),)
+        "a", "a", image=image(tmp_path / "a.nii"), layers=(LabelLayer(labels(tmp_path / "b.nii", shape=(6, 5, 3))),)
     )
     with pytest.raises(ScanError, match=r"b must lie on the grid of a, but has shape \(6, 5, 3\)"):
         one.check()

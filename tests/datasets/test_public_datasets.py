@@ -11,9 +11,9 @@ import pytest
 import SimpleITK
 
 from scantune.datasets import DATASETS
-from scantune.datasets.freesurfer import groups, label_names
-from scantune.datasets.label_grid import placed
-from scantune.datasets.splits import in_folds
+from scantune.datasets.freesurfer import group_labels, label_names
+from scantune.datasets.label_grid import place_on_grid
+from scantune.datasets.splits import split_by_fold
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
 from scantune.simulate import COHORTS
@@ -638,7 +638,7 @@ def test_freesurfer_labels_group_into_the_papers_structures():
     names = label_names("structures")
     assert list(names.values()) == list(range(1, 15))
     assert set(names) == {region.structure for region in STRUCTURE_SCHEME.values()}
-    ours = groups("structures")
+    ours = group_labels("structures")
     by_name = {value: name for name, value in names.items()}
     for theirs, name in {
         2: "cerebral WM", 41: "cerebral WM", 253: "cerebral WM", 77: "cerebral WM", 3: "cerebral GM",
@@ -652,7 +652,7 @@ def test_freesurfer_labels_group_into_the_papers_structures():
 
 
 def test_tissues_are_those_of_the_simulated_brains_and_registration_leaves_fluid_out():
-    structures, tissues, two = (groups(kind) for kind in ("structures", "tissues", "registration"))
+    structures, tissues, two = (group_labels(kind) for kind in ("structures", "tissues", "registration"))
     by_structure = {region.structure: value for value, region in STRUCTURE_SCHEME.items()}
     for name, value in label_names("structures").items():
         tissue = TISSUE_SCHEME[by_structure[name]].structure
@@ -767,7 +767,7 @@ def test_placing_gives_each_voxel_the_nearest_label():
     grid = np.eye(4)
     grid[:3, 3] = centre[:3] - 3.01  # no voxel just between two labels
     scan = Case("scan", np.zeros((7, 7, 7), np.float32), grid)
-    found = placed(labels, scan)
+    found = place_on_grid(labels, scan)
     for voxel in itertools.product(range(7), repeat=3):
         at = np.linalg.solve(affine, grid @ [*voxel, 1])[:3]
         near = tuple(np.floor(at + 0.5).astype(int))
@@ -776,12 +776,12 @@ def test_placing_gives_each_voxel_the_nearest_label():
     far = grid.copy()
     far[:3, 3] += 100
     with pytest.raises(ScanError, match="mL"):
-        placed(labels, Case("scan", scan.image, far))
+        place_on_grid(labels, Case("scan", scan.image, far))
 
 
 def test_pooled_folds_test_whoever_is_tested_in_one_of_them():
     people = [str(n) for n in range(12)]
-    folds = [in_folds(people, fold, validation=2, test=5, folds=2) for fold in (0, 1, 2)]
+    folds = [split_by_fold(people, fold, validation=2, test=5, folds=2) for fold in (0, 1, 2)]
     for person in people:
         tested = "test" in (folds[1][person], folds[2][person])
         assert (folds[0][person] == "test") == tested

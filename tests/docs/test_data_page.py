@@ -11,7 +11,7 @@ import pytest
 from scantune.cli.main import main
 from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
-from scantune.datasets.generic import Generic, Options
+from scantune.datasets.generic import GenericDataSet, GenericOptions
 from scantune.training.plan import TrainingPlan
 from tests.datasets.test_datasets import box, image, labels
 
@@ -132,13 +132,13 @@ def test_every_data_set_and_option_is_on_the_page():
     for name, sites in re.findall(r"^\| `([\w-]+)` \| .*? \| (.*?) \|", SECTIONS["Public data sets"], re.MULTILINE):
         assert tuple(sites.split(", ")) == DATASETS[name].sites
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", SECTIONS["People and splits"], re.MULTILINE)
-    assert [name for name, _ in rows] == [field.name for field in fields(Options)]
-    for field, (_, default) in zip(fields(Options), rows, strict=True):
+    assert [name for name, _ in rows] == [field.name for field in fields(GenericOptions)]
+    for field, (_, default) in zip(fields(GenericOptions), rows, strict=True):
         assert default == "none" or default == f"`{field.default}`"
     for name in LAYOUTS:
-        if issubclass(DATASETS[name], Generic):
-            known = {field.name for field in fields(Options)}
-            own = [field.name for field in fields(DATASETS[name].Options) if field.name not in known]
+        if issubclass(DATASETS[name], GenericDataSet):
+            known = {field.name for field in fields(GenericOptions)}
+            own = [field.name for field in fields(DATASETS[name].options_type) if field.name not in known]
             assert all(option in SECTIONS[f"`{name}`"] for option in own)
 
 

@@ -12,7 +12,7 @@ from scantune.errors import InputError
 from scantune.evaluation import metrics
 from scantune.evaluation.evaluate import EVALUATION_COLUMNS, evaluate
 from scantune.scans.io import read_scan
-from scantune.scans.names import images_in, match, scan_name
+from scantune.scans.names import images_in, pair_predictions, scan_name
 
 
 def labels(*values, shape=(8, 8, 8)):
@@ -40,7 +40,7 @@ def test_a_reference_fits_under_its_usual_names(folders, reference):
     predictions, references = folders
     write(predictions / "a_seg.nii.gz", labels(1))
     write(references / reference, labels(1))
-    (pair,) = match(predictions, references).pairs
+    (pair,) = pair_predictions(predictions, references).pairs
     assert (pair.name, pair.reference.name) == ("a", reference)
 
 
@@ -50,7 +50,7 @@ def test_similar_names_do_not_fit(folders):
         write(predictions / f"{name}_seg.nii.gz", labels(1))
     for name in ("A_labels", "ab_labels", "b_labels"):
         write(references / f"{name}.nii.gz", labels(1))
-    matches = match(predictions, references)
+    matches = pair_predictions(predictions, references)
     assert [pair.name for pair in matches.pairs] == ["b"]
     assert [path.name for path in matches.lone_predictions] == ["a_seg.nii.gz"]
     assert [path.name for path in matches.lone_references] == ["A_labels.nii.gz", "ab_labels.nii.gz"]
@@ -61,7 +61,7 @@ def test_a_deformation_is_no_label_map(folders):
     for name in ("a_seg", "a_deformation"):
         write(predictions / f"{name}.nii.gz", labels(1))
     write(references / "a.nii.gz", labels(1))
-    matches = match(predictions, references)
+    matches = pair_predictions(predictions, references)
     assert ([pair.name for pair in matches.pairs], matches.lone_predictions) == (["a"], [])
 
 
@@ -70,7 +70,7 @@ def test_a_scan_beside_its_label_map_is_not_mistaken_for_it(folders):
     write(predictions / "a_seg.nii.gz", labels(1))
     write(references / "a.nii.gz", labels(1))
     write(references / "a_gt.nii.gz", labels(1))
-    assert match(predictions, references).pairs[0].reference.name == "a_gt.nii.gz"
+    assert pair_predictions(predictions, references).pairs[0].reference.name == "a_gt.nii.gz"
 
 
 def test_two_label_maps_of_one_scan_are_refused_by_name(folders):
@@ -79,7 +79,7 @@ def test_two_label_maps_of_one_scan_are_refused_by_name(folders):
     write(references / "a_gt.nii.gz", labels(1))
     write(references / "a_mask.nii.gz", labels(1))
     with pytest.raises(InputError, match=r"a_gt\.nii\.gz and a_mask\.nii\.gz"):
-        match(predictions, references)
+        pair_predictions(predictions, references)
 
 
 def test_no_fit_at_all_names_what_there_is(folders):

@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from scantune.errors import InputError, ScanError
 from scantune.scans import preprocess
-from scantune.scans.bias_field import without_bias
+from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, SliceGrid
 from scantune.scans.preprocess import Preprocessing
@@ -172,7 +172,7 @@ def test_n4_takes_most_of_a_smooth_bias_away(shape):
         ratio = np.log(image[:, 2:] / tissue[:, 2:])
         return ratio.std()
 
-    corrected = without_bias(case, case.image != 0)
+    corrected = remove_bias(case, case.image != 0)
     assert corrected.shape == shape
     assert spread(corrected) < 0.5 * spread(case.image)
     assert not corrected[:, :2].any()
@@ -182,8 +182,8 @@ def test_n4_takes_most_of_a_smooth_bias_away(shape):
 
 def test_n4_finds_its_own_foreground_when_none_is_given():
     case, _ = biased_case((40, 36, 12))
-    assert np.isfinite(without_bias(case)).all()
-    assert not np.allclose(without_bias(case), case.image)
+    assert np.isfinite(remove_bias(case)).all()
+    assert not np.allclose(remove_bias(case), case.image)
 
 
 def test_n4_on_a_line_is_one_sentence():

@@ -17,7 +17,7 @@ import torch
 
 from scantune.errors import InputError
 from scantune.scans.case import Case, LabelMap
-from scantune.scans.names import match
+from scantune.scans.names import pair_predictions
 from scantune.simulate import COHORTS, VERSION, Centre, Cohort, FieldOfView, Protocol, Region, icbm152, label_maps
 from scantune.simulate import cache as cache_module
 from scantune.simulate.anatomies.brain import LABELS, TISSUES
@@ -262,7 +262,7 @@ def test_predictions_of_a_cohorts_scans_find_their_label_maps(tmp_path):
             (tmp_path / folder).mkdir(exist_ok=True)
             for part in parts:
                 (tmp_path / folder / f"{name}_{part}.nii.gz").touch()
-    matches = match(tmp_path / "out", tmp_path / "test")
+    matches = pair_predictions(tmp_path / "out", tmp_path / "test")
     assert not matches.lone_predictions
     assert not matches.lone_references
     found = [(one.name, one.prediction.name, one.reference.name, one.source) for one in matches.pairs]
@@ -277,7 +277,7 @@ def test_label_maps_that_are_named_as_images_are_still_label_maps(tmp_path):
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a_image.nii.gz").touch()
-    assert len(match(tmp_path / "one", tmp_path / "other").pairs) == 1
+    assert len(pair_predictions(tmp_path / "one", tmp_path / "other").pairs) == 1
 
 
 def test_states_are_one_examination_with_noise_of_its_own():

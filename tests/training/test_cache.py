@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scantune.datasets.files import Layer, LayeredEntry
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
 from scantune.scans.preprocess import Preprocessing
@@ -25,7 +25,7 @@ def entries(tmp_path):
     """Three scans with references, and one without."""
     found = []
     for seed, name in enumerate("abcd"):
-        layers = () if name == "d" else (Layer(labels(tmp_path / "in" / f"{name}_seg.nii")),)
+        layers = () if name == "d" else (LabelLayer(labels(tmp_path / "in" / f"{name}_seg.nii")),)
         path = image(tmp_path / "in" / f"{name}.nii.gz", seed)
         found.append(LayeredEntry(name, name, image=path, layers=layers))
     return found
@@ -62,7 +62,7 @@ def test_what_is_kept_is_not_prepared_again_wherever_the_files_are(entries, tmp_
             entry,
             split="test",
             image=tmp_path / "moved" / entry.image.name,
-            layers=tuple(Layer(tmp_path / "moved" / layer.path.name) for layer in entry.layers),
+            layers=tuple(LabelLayer(tmp_path / "moved" / layer.path.name) for layer in entry.layers),
         )
         for entry in entries
     ]
@@ -88,7 +88,7 @@ def test_everything_that_decides_how_a_case_looks_is_in_its_name(entries, monkey
     entry = entries[0]
     keys = {case_key(entry, SMALL), case_key(entry, Preprocessing(size=(8, 10), spacing=0.71))}
     keys.add(case_key(dataclasses.replace(entry, layers=()), SMALL))
-    keys.add(case_key(dataclasses.replace(entry, layers=(Layer(entry.layers[0].path, 7),)), SMALL))
+    keys.add(case_key(dataclasses.replace(entry, layers=(LabelLayer(entry.layers[0].path, 7),)), SMALL))
     keys.add(case_key(dataclasses.replace(entry, frame=0), SMALL))
     image(entry.image, 99)
     keys.add(case_key(entry, SMALL))
@@ -172,7 +172,7 @@ def test_a_reference_of_many_labels_is_kept(tmp_path):
     volume = np.arange(6 * 5 * 4).reshape(6, 5, 4) * 9
     path = tmp_path / "s.nii"
     nibabel.save(nibabel.Nifti1Image(volume.astype(np.int16), ODD), path)
-    entry = LayeredEntry("a", "a", image=image(tmp_path / "a.nii"), layers=(Layer(path),))
+    entry = LayeredEntry("a", "a", image=image(tmp_path / "a.nii"), layers=(LabelLayer(path),))
     for _ in range(2):
         ((_, case),) = prepared_cases([entry], Preprocessing(size=(6, 5)), tmp_path / "kept")
         assert int(case.reference.max()) == 119 * 9

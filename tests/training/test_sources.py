@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scantune.datasets import DATASETS
-from scantune.datasets.patterns import paired
+from scantune.datasets.patterns import pair_files
 from scantune.errors import InputError
 from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
@@ -68,7 +68,7 @@ def test_files_are_paired_by_what_the_stars_stand_for(here, images, labels, file
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).touch()
     root = f"{here}/" if absolute else ""
-    found = paired(root + images, root + labels)
+    found = pair_files(root + images, root + labels)
     relative = {tuple(file.path.resolve().relative_to(here).as_posix() for file in files) for _, *files in found}
     assert relative == set(files)
 
@@ -77,13 +77,13 @@ def test_pairs_come_in_order_of_name(here):
     for name in ("c", "a", "b"):
         write_pair(here / f"{name}_T1w.nii", here / f"{name}_seg.nii")
     (here / "folder_T1w.nii").mkdir()  # not a file, so not an image
-    assert [name for name, *_ in paired("*_T1w.nii", "*_seg.nii")] == ["a", "b", "c"]
+    assert [name for name, *_ in pair_files("*_T1w.nii", "*_seg.nii")] == ["a", "b", "c"]
 
 
 def test_the_home_folder_may_be_written_as_a_tilde(here, monkeypatch):
     monkeypatch.setenv("HOME", str(here / "home"))
     write_pair(here / "home" / "a.nii", here / "home" / "a_seg.nii")
-    assert [image.path for _, image, _ in paired("~/?.nii", "~/*_seg.nii")] == [here / "home" / "a.nii"]
+    assert [image.path for _, image, _ in pair_files("~/?.nii", "~/*_seg.nii")] == [here / "home" / "a.nii"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_files_that_cannot_be_paired_are_told(here, files, images, labels, told)
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).touch()
     with pytest.raises(InputError, match=told):
-        paired(images, labels)
+        pair_files(images, labels)
 
 
 def test_a_pair_is_read_as_a_case_with_its_reference(here):
@@ -224,7 +224,7 @@ def test_all_scans_that_cannot_be_used_are_named_before_the_first_is_read(here, 
     (here / "b.nii").write_bytes((here / "b.nii").read_bytes()[:400])
     (here / "d_seg.nii").write_text("no labels")
     files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2})
-    monkeypatch.setattr("scantune.datasets.files.read_scan", None)
+    monkeypatch.setattr("scantune.datasets.layered_entry.read_scan", None)
     for split in ("train", "validation"):
         with pytest.raises(InputError, match=r"3 of 6 scans cannot be used.*\n  b: .*\n  d: .*\n  e: .*2 mm away"):
             files.prepared(split, Preprocessing(size=(8, 8)), CPU)

@@ -32,10 +32,10 @@ def masks_of(scans: Sequence[Path], given: Sequence[str]) -> dict[Path, Path]:
 
 def _beside(scan: Path, pattern: str) -> Path:
     """The file of a pattern whose name has most in common with the scan's."""
-    from scantune.datasets.patterns import matching
+    from scantune.datasets.patterns import match_pattern
 
     name = scan_name(scan)
-    found = {mask: one.path for mask, one in matching(pattern, scan.parent).items() if one.path != scan}
+    found = {mask: one.path for mask, one in match_pattern(pattern, scan.parent).items() if one.path != scan}
     mine = [mask for mask in found if mask == name or name.startswith(tuple(mask + sign for sign in "_-."))]
     if not mine:
         raise InputError(

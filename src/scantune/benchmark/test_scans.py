@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from scantune.datasets import Entry
+from scantune.datasets import ScanEntry
 from scantune.errors import InputError
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
@@ -68,7 +68,7 @@ class SimulatedScan(HeldOutScan):
 class ListedScan(HeldOutScan):
     """A scan of a data set."""
 
-    entry: Entry
+    entry: ScanEntry
 
     @property
     def title(self) -> str:
@@ -178,7 +178,7 @@ def _contents(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _tested(source: CaseSource) -> list[Entry]:
+def _tested(source: CaseSource) -> list[ScanEntry]:
     """Labelled scans that are put aside for tests; of a data set without splits, those of other sites."""
     if not isinstance(source, ListedSource):
         raise InputError(f"An experiment needs scans that can be listed, got {type(source).__name__}.")
@@ -188,7 +188,7 @@ def _tested(source: CaseSource) -> list[Entry]:
     return [entry for entry in chosen if entry.labelled]
 
 
-def _key(entry: Entry) -> str:
+def _key(entry: ScanEntry) -> str:
     """Of a scan's files and how they are read; the network's preprocessing is part of the model."""
     return case_key(entry, Preprocessing())
 

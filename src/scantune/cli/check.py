@@ -50,14 +50,14 @@ class Check:
 
 def show_report(to: Console, report: "CheckReport") -> None:
     """Print groups, labels, notes and problems."""
-    from scantune.datasets.inspect import NOTES
+    from scantune.datasets.inspect import SCAN_NOTES
 
     to.print(group_table(report))
     to.print(label_table(report))
     if report.hint:
         say(to, report.hint)
     for name, scans in report.notes.items():
-        say(to, f"Note: {len(scans)} of {report.scans} scans {NOTES[name]} ({listed(scans, 3)}).")
+        say(to, f"Note: {len(scans)} of {report.scans} scans {SCAN_NOTES[name]} ({listed(scans, 3)}).")
     if not report.problems:
         say(to, f"No problems in {report.scans} scans.", style="green")
         return

@@ -2,7 +2,7 @@
 
 import sys
 
-from scantune.errors import LESS_MEMORY, is_out_of_memory, message
+from scantune.errors import MEMORY_ADVICE, error_message, is_out_of_memory
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
@@ -18,10 +18,12 @@ def end_of(error: Exception) -> int:
         complain(f"{error.filename} cannot be used ({error.strerror}). Check the path, its permissions and the disk.")
         return BAD_INPUT
     if is_out_of_memory(error):
-        complain(f"this takes more memory than there is ({message(error)}). Use smaller settings. {LESS_MEMORY}")
+        complain(
+            f"this takes more memory than there is ({error_message(error)}). Use smaller settings. {MEMORY_ADVICE}"
+        )
         return BAD_INPUT
     complain(
-        f"something unforeseen went wrong ({type(error).__name__}: {message(error)}). Please report it, with what is "
-        "shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
+        f"something unforeseen went wrong ({type(error).__name__}: {error_message(error)}). Please report it, with "
+        "what is shown when the environment variable SCANTUNE_TRACEBACK is set to 1."
     )
     return UNFORESEEN

@@ -1,12 +1,12 @@
 """Data sets: adapters that find the scans of a data set, of whom they are, from where, and what they are for."""
 
 from scantune.datasets.abide import Abide
-from scantune.datasets.base import DataSet, Entry
+from scantune.datasets.base import DataSet, ScanEntry
 from scantune.datasets.bids import Bids
 from scantune.datasets.csv_manifest import CsvManifest
 from scantune.datasets.decathlon import Decathlon
 from scantune.datasets.detect import find_layout
-from scantune.datasets.folder import Folder
+from scantune.datasets.folder import ScanFolder
 from scantune.datasets.hcp import Hcp
 from scantune.datasets.mms import Mms
 from scantune.datasets.nci_isbi import NciIsbi
@@ -18,7 +18,7 @@ from scantune.datasets.simulated import Simulated
 from scantune.datasets.wmh import Wmh
 
 DATASETS: dict[str, type[DataSet]] = {
-    "folder": Folder,
+    "folder": ScanFolder,
     "csv": CsvManifest,
     "bids": Bids,
     "nnunet": NnUnet,
@@ -35,4 +35,4 @@ DATASETS: dict[str, type[DataSet]] = {
 }
 """The layouts that fit any data, then public data sets."""
 
-__all__ = ["DATASETS", "DataSet", "Entry", "find_layout"]
+__all__ = ["DATASETS", "DataSet", "ScanEntry", "find_layout"]

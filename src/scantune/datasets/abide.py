@@ -16,21 +16,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scantune.datasets.base import Entry
-from scantune.datasets.file_entry import indexed, nothing_found
+from scantune.datasets.base import ScanEntry
+from scantune.datasets.file_entry import index_files, not_found_error
 from scantune.datasets.freesurfer import (
-    LABELS,
-    MASKS,
+    LABEL_FILES,
+    MASK_FILES,
+    BrainDataSet,
     BrainEntry,
-    Brains,
     StrippingOptions,
     files_by_folder,
-    first_of,
-    groups,
+    find_first,
+    group_labels,
 )
-from scantune.datasets.splits import in_order, require_people
+from scantune.datasets.splits import require_people, split_by_order
 
-SITES = {"AC": "caltech", "AS": "stanford"}
+FOLDER_PREFIXES = {"AC": "caltech", "AS": "stanford"}
 """How the names of each site's folders begin."""
 
 OFFSETS = {"AC": 0, "AS": 10}
@@ -38,46 +38,48 @@ OFFSETS = {"AC": 0, "AS": 10}
 
 _TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people; the authors skipped Caltech's 15
 _LEFT_OUT = {"A00033264", "A00033493", "A00033547"}
-_LABELS = (*LABELS, "orig_labels_aligned_with_true_image.nii.gz")
+_LABELS = (*LABEL_FILES, "orig_labels_aligned_with_true_image.nii.gz")
 _SCANS = ("MPRAGE.nii", "MPRAGE.nii.gz", "mprage.nii", "mprage.nii.gz")
 _CONFORMED = ("orig.mgz", "orig.nii.gz")
 _Person = tuple[str, str]
 
 
-class Abide(Brains):
+class Abide(BrainDataSet):
     """The data set with FreeSurfer's results, below one folder."""
 
-    Options = StrippingOptions
+    options_type = StrippingOptions
     options: StrippingOptions
     name = "abide"
-    sites = tuple(SITES)
+    sites = tuple(FOLDER_PREFIXES)
 
     def __init__(self, root: Path, options: StrippingOptions) -> None:
         self.root, self.options = root, options
         folders = files_by_folder(root, _LABELS)
-        self._labels = {person: folders[folder] for person, folder in indexed(folders, self._person).items()}
+        self._labels = {person: folders[folder] for person, folder in index_files(folders, self._person).items()}
         if not self._labels:
-            raise nothing_found(root, self.name, "files Caltech_NNNN/mri/aparc+aseg.mgz or Stanford/NNNN/aparc+aseg.*")
+            raise not_found_error(
+                root, self.name, "files Caltech_NNNN/mri/aparc+aseg.mgz or Stanford/NNNN/aparc+aseg.*"
+            )
         names = [*_SCANS, "*_T1w.nii.gz", *_CONFORMED]
         found = [path for name in names for path in sorted(root.rglob(name)) if not path.name.startswith(".")]
         self._scans = {person: path for path in reversed(found) if (person := self._person(path))}  # the first is kept
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """The paper's 25 people per site, of the sites that the folder has someone of."""
         return [entry for site in self.sites for entry in self._site(site)]
 
-    def _site(self, site: str) -> list[Entry]:
+    def _site(self, site: str) -> list[ScanEntry]:
         everyone = self._labels.keys() | self._scans.keys()  # with those whose label map or scan is missing
         people = sorted(person for place, person in everyone if place == site)
         if not people:
             return []
         require_people(len(people), _TESTS[site].stop, f"ABIDE's {site}", self.root)
-        splits = in_order(people, 10, 5, _TESTS[site])
+        splits = split_by_order(people, 10, 5, _TESTS[site])
         return [self._entry((site, person), split) for person, split in splits.items()]
 
-    def _entry(self, person: _Person, split: str) -> Entry:
+    def _entry(self, person: _Person, split: str) -> ScanEntry:
         name, scan, drawn = "-".join(person), self._scans.get(person), self._labels.get(person)
-        labels = drawn or (scan or self.root).with_name(LABELS[0])
+        labels = drawn or (scan or self.root).with_name(LABEL_FILES[0])
         image = scan or labels.with_name(_CONFORMED[0])
         return BrainEntry(
             name,
@@ -86,16 +88,16 @@ class Abide(Brains):
             split,
             image=image,
             labels=labels,
-            values=groups(self.options.grouping),
+            values=group_labels(self.options.grouping),
             strip=self.options.strip,
-            mask=first_of(labels.parent, MASKS),
+            mask=find_first(labels.parent, MASK_FILES),
             offset=OFFSETS[person[0]],
         )
 
     def _person(self, path: Path) -> _Person | None:
         """Whose folder or file it is: the site, and the name without site and `sub-`."""
         parts = path.relative_to(self.root.parent).parts
-        sites = [site for part in parts for site, start in SITES.items() if part.lower().startswith(start)]
-        names = [re.sub(rf"(?i)^({'|'.join(SITES.values())})_|^sub-", "", part) for part in parts]
+        sites = [site for part in parts for site, start in FOLDER_PREFIXES.items() if part.lower().startswith(start)]
+        names = [re.sub(rf"(?i)^({'|'.join(FOLDER_PREFIXES.values())})_|^sub-", "", part) for part in parts]
         found = [name for name in names if re.fullmatch(r"A?\d{4,9}", name)]
         return (sites[-1], found[-1]) if sites and found and found[-1] not in _LEFT_OUT else None

@@ -13,7 +13,7 @@ from scantune.scans.header import check_file
 
 
 @dataclass(frozen=True)
-class Entry(ABC):
+class ScanEntry(ABC):
     """One scan of a data set, listed but not read.
 
     Attributes:
@@ -92,7 +92,7 @@ class DataSet(ABC):
         """Label value of each structure; 0 is background."""
 
     @abstractmethod
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All scans, in an order that does not depend on the file system."""
 
     def hint(self) -> str:

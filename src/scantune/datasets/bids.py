@@ -9,18 +9,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import ClassVar
 
-from scantune.datasets.bids_names import belongs, ending_of
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import subject_of
+from scantune.datasets.generic import GenericDataSet, GenericOptions
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.subjects import find_subject
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
+_RAW = (
+    *("sub", "ses", "sample", "task", "acq", "ce", "trc", "stain", "rec", "dir", "run", "mod", "echo", "flip", "inv"),
+    *("mt", "part", "proc", "chunk"),
+)  # what tells raw images apart; all other keys describe derivatives
 _SITES = ("site", "centre", "center", "institution")
 
 
 @dataclass(frozen=True)
-class BidsOptions(Options):
+class BidsOptions(GenericOptions):
     """Which images and labels to take."""
 
     suffix: str = ""
@@ -49,7 +52,7 @@ class BidsOptions(Options):
 
 
 @dataclass(frozen=True)
-class Bids(Generic):
+class Bids(GenericDataSet):
     """A BIDS folder: `sub-*/[ses-*/]DATATYPE/sub-*_SUFFIX.nii.gz`, with labels anywhere under `derivatives`.
 
     Labels belong to the image whose subject, session, run and so on they name. The sessions of a person stay together,
@@ -57,7 +60,7 @@ class Bids(Generic):
     """
 
     name: ClassVar[str] = "bids"
-    Options: ClassVar[type[Options]] = BidsOptions
+    options_type: ClassVar[type[GenericOptions]] = BidsOptions
 
     options: BidsOptions = field(default_factory=BidsOptions)
 
@@ -78,7 +81,7 @@ class Bids(Generic):
         return [
             LayeredEntry(
                 name := scan_name(path),
-                subject_of(name, self.options.person),
+                find_subject(name, self.options.person),
                 sites.get(name.split("_")[0], ""),
                 image=path,
                 layers=self._layers(path, derived),
@@ -93,7 +96,7 @@ class Bids(Generic):
         if self.options.labels or self.options.masks:
             return ""
         derived = self._derived()
-        kinds = Counter(ending_of(path, image) for image in self._images() for path in derived if belongs(path, image))
+        kinds = Counter(_ending(path, image) for image in self._images() for path in derived if _belongs(path, image))
         if len(kinds) < 2:
             return ""
         found = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
@@ -120,17 +123,17 @@ class Bids(Generic):
             raise InputError(f"The BIDS folder {self.root} must hold images {asked}; it holds {found}.")
         return [path for path in paths if scan_name(path).endswith(f"_{suffix}")]
 
-    def _layers(self, image: Path, derived: list[Path]) -> tuple[Layer, ...]:
+    def _layers(self, image: Path, derived: list[Path]) -> tuple[LabelLayer, ...]:
         """The labels of an image; where some of its masks are there, those that are not count as missing."""
         if not self.options.masks:
             pattern = self.options.labels or self._only_pattern(image, derived)
             found = self._belonging(image, derived, pattern) if pattern else None
-            return (Layer(found),) if found else ()
+            return (LabelLayer(found),) if found else ()
         paths = {name: self._belonging(image, derived, pattern) for name, pattern in self.options.masks.items()}
         if not any(paths.values()):
             return ()
         return tuple(
-            Layer(path or self._missing(image, self.options.masks[name]), self.labels[name])
+            LabelLayer(path or self._missing(image, self.options.masks[name]), self.labels[name])
             for name, path in paths.items()
         )
 
@@ -144,11 +147,11 @@ class Bids(Generic):
 
     def _only_pattern(self, image: Path, derived: list[Path]) -> str:
         """Where an image has one derived file alone, that is its label map."""
-        mine = [path for path in derived if belongs(path, image)]
+        mine = [path for path in derived if _belongs(path, image)]
         return mine[0].name if len(mine) == 1 else ""
 
     def _belonging(self, image: Path, derived: list[Path], pattern: str) -> Path | None:
-        found = [path for path in derived if fnmatchcase(path.name, pattern) and belongs(path, image)]
+        found = [path for path in derived if fnmatchcase(path.name, pattern) and _belongs(path, image)]
         if len(found) > 1:
             raise InputError(f"{image} must have one file {pattern}, but has {found[0]} and {found[1]}.")
         return found[0] if found else None
@@ -167,3 +170,22 @@ class Bids(Generic):
         if wanted and wanted not in columns:
             raise InputError(f"{path} must have a column {wanted}, but has {', '.join(columns)}.")
         return {row.get("participant_id", ""): row[column] for row in rows} if column else {}
+
+
+def _ending(derived: Path, image: Path) -> str:
+    """The name of a derived file as a pattern, `*` for what it shares with the image it was made from."""
+    theirs, ours = scan_name(derived).split("_"), scan_name(image).split("_")
+    shared = next((n for n, parts in enumerate(zip(theirs, ours, strict=False)) if len(set(parts)) > 1), len(ours))
+    return "*" + derived.name[len("_".join(theirs[:shared])) :]
+
+
+def _belongs(derived: Path, image: Path) -> bool:
+    """Whether the name of a derived file says that it was made from an image."""
+    ours, theirs = _raw_parts(image), _raw_parts(derived)
+    contrasts = [part for part in scan_name(derived).split("_")[:-1] if "-" not in part]
+    return ours == theirs and (not contrasts or scan_name(image).rsplit("_", 1)[-1] in contrasts)
+
+
+def _raw_parts(path: Path) -> dict[str, str]:
+    pairs = [part.split("-", 1) for part in scan_name(path).split("_") if "-" in part]
+    return {key: value for key, value in pairs if key in _RAW}

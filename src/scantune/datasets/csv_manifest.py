@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import SPLITS, subject_of
+from scantune.datasets.generic import GenericDataSet, GenericOptions
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.subjects import SPLITS, find_subject
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
-COLUMNS = ("image", "labels", "brain_mask", "subject", "site", "split", "name")
+LIST_COLUMNS = ("image", "labels", "brain_mask", "subject", "site", "split", "name")
 _SPLIT_WORDS = {"training": "train", "val": "validation", "valid": "validation", "testing": "test"}
 
 
 @dataclass(frozen=True)
-class CsvManifest(Generic):
-    """A CSV file with a column `image`, and where known the others of `COLUMNS`.
+class CsvManifest(GenericDataSet):
+    """A CSV file with a column `image`, and where known the others of `LIST_COLUMNS`.
 
     Files are looked for from the folder of the CSV file. Columns are told apart by comma, semicolon or tab, as the
     first line has them; others than these are left alone. Without a subject, the name tells the person; without a
@@ -31,7 +31,7 @@ class CsvManifest(Generic):
     name: ClassVar[str] = "csv"
     kind: ClassVar[str] = "file"
 
-    options: Options = field(default_factory=Options)
+    options: GenericOptions = field(default_factory=GenericOptions)
 
     def look(self) -> None:
         """Whether there is a column of images."""
@@ -51,10 +51,10 @@ class CsvManifest(Generic):
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         if "image" not in reader.fieldnames:
             raise InputError(
-                f"{self.root} must have a column image in its first line, with the others among {', '.join(COLUMNS)} "
-                f"where known, but has {', '.join(reader.fieldnames) or 'nothing'}."
+                f"{self.root} must have a column image in its first line, with the others among "
+                f"{', '.join(LIST_COLUMNS)} where known, but has {', '.join(reader.fieldnames) or 'nothing'}."
             )
-        return [{name: (row[name] or "").strip() for name in COLUMNS if name in row} for row in reader]
+        return [{name: (row[name] or "").strip() for name in LIST_COLUMNS if name in row} for row in reader]
 
     def _entry(self, number: int, row: Mapping[str, str]) -> LayeredEntry:
         image = row["image"]
@@ -71,11 +71,11 @@ class CsvManifest(Generic):
         name = row.get("name") or scan_name(path)
         return LayeredEntry(
             name,
-            row.get("subject") or subject_of(name, self.options.person),
+            row.get("subject") or find_subject(name, self.options.person),
             row.get("site", ""),
             split,
             image=path,
-            layers=(Layer(self._path(row["labels"])),) if row.get("labels") else (),
+            layers=(LabelLayer(self._path(row["labels"])),) if row.get("labels") else (),
             brain_mask=self._path(row["brain_mask"]) if row.get("brain_mask") else None,
             allowed=self.options.allowed,
         )

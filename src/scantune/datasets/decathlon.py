@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.nnunet import DESCRIPTION, Described
-from scantune.datasets.subjects import subject_of
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.nnunet import DATASET_JSON, DescribedDataSet
+from scantune.datasets.subjects import find_subject
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
 
 @dataclass(frozen=True)
-class Decathlon(Described):
+class Decathlon(DescribedDataSet):
     """A task of the decathlon: dataset.json with the lists `training` and `test`.
 
     Its test scans come without references. Where `modality` names several contrasts, an image is 4D and `channel` says
@@ -27,7 +27,9 @@ class Decathlon(Described):
         """Whether there is a list of training scans."""
         super().look()
         if not isinstance(self.about.get("training"), list):
-            raise InputError(f"{self.root / DESCRIPTION} must have a list training of images and labels, but has none.")
+            raise InputError(
+                f"{self.root / DATASET_JSON} must have a list training of images and labels, but has none."
+            )
 
     def find(self) -> list[LayeredEntry]:
         """The scans of both lists."""
@@ -37,16 +39,18 @@ class Decathlon(Described):
     def _entry(self, item: Any, split: str) -> LayeredEntry:
         files = {"image": item} if isinstance(item, str) else item
         if not isinstance(files, dict) or not isinstance(files.get("image"), str):
-            raise InputError(f"{self.root / DESCRIPTION} must name an image for each scan, but has the entry {item!r}.")
+            raise InputError(
+                f"{self.root / DATASET_JSON} must name an image for each scan, but has the entry {item!r}."
+            )
         image = self._path(files["image"])
         name = scan_name(image)
         return LayeredEntry(
             name,
-            subject_of(name, self.options.person),
+            find_subject(name, self.options.person),
             "",
             split,
             image=image,
-            layers=(Layer(self._path(files["label"])),) if files.get("label") else (),
+            layers=(LabelLayer(self._path(files["label"])),) if files.get("label") else (),
             frame=self.channel() if len(self.channels) > 1 else None,
             allowed=self.allowed,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scantune.datasets.nnunet import DESCRIPTION, read_description
+from scantune.datasets.nnunet import DATASET_JSON, read_description
 from scantune.errors import InputError
 from scantune.scans.manifest import MANIFEST
 
@@ -20,7 +20,7 @@ def find_layout(root: str | Path) -> str:
         return "csv"
     if not place.is_dir():
         raise InputError(f"{place} must be a folder of scans, a CSV file that lists them or a recipe. Check the path.")
-    if (place / DESCRIPTION).is_file():
+    if (place / DATASET_JSON).is_file():
         return _described(place)
     for file, layout in ((MANIFEST, "simulated"), ("dataset_description.json", "bids")):
         if (place / file).is_file():

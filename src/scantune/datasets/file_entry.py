@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from scantune.datasets.base import Entry
+from scantune.datasets.base import ScanEntry
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.header import FileGrid, read_grid
@@ -19,7 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileEntry(Entry):
+class FileEntry(ScanEntry):
     """A scan in one file and its reference in another, on the same grid.
 
     Attributes:
@@ -47,7 +47,7 @@ class FileEntry(Entry):
 
     def reference(self, scan: Case) -> LabelMap:  # noqa: ARG002
         """The reference with our label values, on the grid of the scan."""
-        return relabelled(read_labels(self.labels, self.values, self.frame), self.values)
+        return relabel(read_labels(self.labels, self.values, self.frame), self.values)
 
     def needed(self) -> Sequence[Path]:
         """Files and folders without which there is nothing to read."""
@@ -87,7 +87,7 @@ class FileEntry(Entry):
                 )
 
 
-def relabelled(labels: LabelMap, values: Mapping[int, int]) -> LabelMap:
+def relabel(labels: LabelMap, values: Mapping[int, int]) -> LabelMap:
     """A label map with each value replaced by the one it stands for; values without one become background."""
     present, places = np.unique(labels.labels, return_inverse=True)
     ours = np.array([values.get(int(value), 0) for value in present], np.uint8)
@@ -106,7 +106,7 @@ def require_folder(root: str | Path, dataset: str) -> Path:
     return folder
 
 
-def nothing_found(root: Path, dataset: str, expected: str) -> InputError:
+def not_found_error(root: Path, dataset: str, expected: str) -> InputError:
     """The refusal of a folder that does not hold a data set."""
     return InputError(
         f"{root} does not look like the data set {dataset}: expected {expected}, but found none. Give the folder that "
@@ -114,7 +114,7 @@ def nothing_found(root: Path, dataset: str, expected: str) -> InputError:
     )
 
 
-def indexed(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dict[Key, Path]:
+def index_files(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dict[Key, Path]:
     """Files by what they are of, in order of their paths; those for which the key is None are left out.
 
     Raises:

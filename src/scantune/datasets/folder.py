@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.generic import Generic, Options
-from scantune.datasets.patterns import SITE, Found, matching, paired, partners
-from scantune.datasets.subjects import SPLITS, subject_of
+from scantune.datasets.generic import GenericDataSet, GenericOptions
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.patterns import SITE_PLACEHOLDER, PatternMatch, find_partners, match_pattern, pair_files
+from scantune.datasets.subjects import SPLITS, find_subject
 from scantune.errors import InputError
 from scantune.scans.names import scan_name
 
@@ -18,7 +18,7 @@ SPLIT = "{split}"
 
 
 @dataclass(frozen=True)
-class FolderOptions(Options):
+class FolderOptions(GenericOptions):
     """Which files belong to the data set."""
 
     images: str = ""
@@ -30,7 +30,7 @@ class FolderOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for word in (SPLIT, SITE):
+        for word in (SPLIT, SITE_PLACEHOLDER):
             for name, pattern in (("labels", self.labels), ("brain_mask", self.brain_mask)):
                 if pattern and (word in self.images) != (word in pattern):
                     raise InputError(
@@ -40,7 +40,7 @@ class FolderOptions(Options):
 
 
 @dataclass(frozen=True)
-class Folder(Generic):
+class ScanFolder(GenericDataSet):
     """Images and label maps by file patterns, which belong together when they are of the same name.
 
     That name is what the pattern's `*` and `{site}` stand for, in folders too, or the file's own name without its
@@ -50,7 +50,7 @@ class Folder(Generic):
     """
 
     name: ClassVar[str] = "folder"
-    Options: ClassVar[type[Options]] = FolderOptions
+    options_type: ClassVar[type[GenericOptions]] = FolderOptions
 
     options: FolderOptions = field(default_factory=FolderOptions)
 
@@ -73,27 +73,27 @@ class Folder(Generic):
         return [
             LayeredEntry(
                 scan_name(image.path) if len(stems) == len(pairs) else name,
-                subject_of(name, self.options.person, scan_name(image.path)),
+                find_subject(name, self.options.person, scan_name(image.path)),
                 image.site,
                 split,
                 image=image.path,
-                layers=() if reference is None else (Layer(reference.path),),
+                layers=() if reference is None else (LabelLayer(reference.path),),
                 allowed=self.options.allowed,
                 brain_mask=mask,
             )
             for (split, name, image, reference), mask in zip(pairs, masks, strict=True)
         ]
 
-    def _pairs(self, split: str) -> list[tuple[str, Found, Found | None]]:
+    def _pairs(self, split: str) -> list[tuple[str, PatternMatch, PatternMatch | None]]:
         images, labels = (pattern.replace(SPLIT, split) for pattern in (self.options.images, self.options.labels))
-        if split and not matching(images, self.root) and not (labels and matching(labels, self.root)):
+        if split and not match_pattern(images, self.root) and not (labels and match_pattern(labels, self.root)):
             return []
-        return paired(images, labels, self.root)
+        return pair_files(images, labels, self.root)
 
     def _masks(self, split: str, names: Sequence[str]) -> list[Path] | list[None]:
         """The brain masks of the scans of a split, in their order."""
         pattern = self.options.brain_mask.replace(SPLIT, split)
-        return list(partners(names, pattern, self.root).values()) if pattern else [None] * len(names)
+        return list(find_partners(names, pattern, self.root).values()) if pattern else [None] * len(names)
 
 
 def _endings(root: Path) -> str:

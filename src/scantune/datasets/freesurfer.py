@@ -12,8 +12,8 @@ import numpy as np
 
 from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet
-from scantune.datasets.file_entry import FileEntry, relabelled, require_folder
-from scantune.datasets.label_grid import placed
+from scantune.datasets.file_entry import FileEntry, relabel, require_folder
+from scantune.datasets.label_grid import place_on_grid
 from scantune.errors import ScanError
 from scantune.scans.case import Case, LabelMap
 from scantune.scans.io import read_labels, read_scan
@@ -53,10 +53,10 @@ _NAMES: dict[Grouping, tuple[str, ...]] = {
 }
 
 
-MASKS = ("brainmask.mgz", "brainmask.nii.gz", "brain_mask.nii.gz", "brain_mask.nii", "brain.mgz")
+MASK_FILES = ("brainmask.mgz", "brainmask.nii.gz", "brain_mask.nii.gz", "brain_mask.nii", "brain.mgz")
 """Files that tell what is brain, the best first."""
 
-LABELS = ("aparc+aseg.mgz", "aparc+aseg.nii.gz", "aparc+aseg.nii")
+LABEL_FILES = ("aparc+aseg.mgz", "aparc+aseg.nii.gz", "aparc+aseg.nii")
 """Names of FreeSurfer's label map."""
 
 
@@ -65,7 +65,7 @@ def label_names(grouping: Grouping) -> dict[str, int]:
     return {name: value for value, name in enumerate(_NAMES[grouping], start=1)}
 
 
-def groups(grouping: Grouping) -> dict[int, int]:
+def group_labels(grouping: Grouping) -> dict[int, int]:
     """Our label value of each of FreeSurfer's; those that are not named are background."""
     ours = label_names(grouping)
     parts = {name: (name,) for name in _STRUCTURES} if grouping == "structures" else _TISSUES
@@ -103,7 +103,7 @@ class BrainEntry(FileEntry):
             inside = read_scan(self.mask)
             brain = LabelMap(inside.name, (inside.image > 0).astype(np.uint8), inside.affine)
         else:
-            brain = relabelled(read_labels(self.labels), groups("structures"))
+            brain = relabel(read_labels(self.labels), group_labels("structures"))
         return replace(scan, image=scan.image * (_on_grid(brain, scan).labels > 0))
 
     def check_headers(self) -> None:
@@ -120,7 +120,7 @@ class BrainEntry(FileEntry):
 
     def reference(self, scan: Case) -> LabelMap:
         """The grouped labels on the grid of the scan."""
-        return _on_grid(relabelled(read_labels(self.labels), self.values), scan)
+        return _on_grid(relabel(read_labels(self.labels), self.values), scan)
 
     def needed(self) -> Sequence[Path]:
         """With the brain mask, where it is used."""
@@ -143,10 +143,10 @@ class StrippingOptions(BrainOptions):
     """Set everything to 0 outside a brain mask, or outside the reference labels as the authors did, or nothing."""
 
 
-class Brains(DataSet):
+class BrainDataSet(DataSet):
     """A data set of brains with FreeSurfer labels, below one folder."""
 
-    Options: ClassVar[type[BrainOptions]] = BrainOptions
+    options_type: ClassVar[type[BrainOptions]] = BrainOptions
     options: BrainOptions
 
     @abstractmethod
@@ -155,8 +155,8 @@ class Brains(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Self:
-        """Looks at a folder, with the options of the class's `Options`."""
-        settings = settings_from_table(cls.Options, options, f"the options of {cls.name}")
+        """Looks at a folder, with the options of the class's `options_type`."""
+        settings = settings_from_table(cls.options_type, options, f"the options of {cls.name}")
         return cls(require_folder(root, cls.name), settings)
 
     @property
@@ -165,7 +165,7 @@ class Brains(DataSet):
         return label_names(self.options.grouping)
 
 
-def first_of(folder: Path, names: Iterable[str]) -> Path | None:
+def find_first(folder: Path, names: Iterable[str]) -> Path | None:
     """The first of several files that a folder has."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -186,4 +186,4 @@ def files_by_folder(root: Path, names: Sequence[str]) -> dict[Path, Path]:
 
 def _on_grid(labels: LabelMap, scan: Case) -> LabelMap:
     same = labels.shape == scan.shape and np.allclose(labels.affine, scan.affine, atol=1e-3)
-    return replace(labels, affine=scan.affine) if same else placed(labels, scan)
+    return replace(labels, affine=scan.affine) if same else place_on_grid(labels, scan)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from scantune.config.settings import settings_from_table
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.files import LayeredEntry, by_name
-from scantune.datasets.subjects import divided
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.layered_entry import LayeredEntry, sort_by_name
+from scantune.datasets.subjects import assign_splits
 from scantune.errors import InputError
 
 
 @dataclass(frozen=True)
-class Options:
+class GenericOptions:
     """What can be said about any data set beside where it is."""
 
     structures: dict[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Generic(DataSet):
+class GenericDataSet(DataSet):
     """A data set of any origin, in a common layout.
 
     Attributes:
@@ -88,7 +88,7 @@ class Generic(DataSet):
         options: What was said about it.
     """
 
-    Options: ClassVar[type[Options]] = Options
+    options_type: ClassVar[type[GenericOptions]] = GenericOptions
     kind: ClassVar[str] = "folder"
     """What the root is, as messages call it."""
 
@@ -101,7 +101,7 @@ class Generic(DataSet):
         place = Path(root).expanduser()
         if not (place.is_file() if cls.kind == "file" else place.is_dir()):
             raise InputError(f"{place} must be a {cls.kind}, for the data set {cls.name}, but there is none. Check it.")
-        opened = cls(place, settings_from_table(cls.Options, options, f"the options of the data set {place}"))
+        opened = cls(place, settings_from_table(cls.options_type, options, f"the options of the data set {place}"))
         opened.look()
         return opened
 
@@ -110,11 +110,11 @@ class Generic(DataSet):
         """As the user named them."""
         return dict(self.options.named)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All scans by name, each with a split."""
         options = self.options
-        found = [replace(entry, groups=options.grouped) for entry in by_name(self.find(), self.root)]
-        return [*divided(found, options.validation, options.test, options.seed)]
+        found = [replace(entry, groups=options.grouped) for entry in sort_by_name(self.find(), self.root)]
+        return [*assign_splits(found, options.validation, options.test, options.seed)]
 
     def look(self) -> None:
         """See whether the root is laid out as expected.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from scantune.datasets.base import Entry
-from scantune.datasets.file_entry import indexed, nothing_found
-from scantune.datasets.freesurfer import BrainEntry, BrainOptions, Brains, groups
-from scantune.datasets.splits import in_order, require_people
+from scantune.datasets.base import ScanEntry
+from scantune.datasets.file_entry import index_files, not_found_error
+from scantune.datasets.freesurfer import BrainDataSet, BrainEntry, BrainOptions, group_labels
+from scantune.datasets.splits import require_people, split_by_order
 from scantune.errors import InputError
 
 _TRAIN, _VALIDATION, _TEST = 20, 5, 10
@@ -35,10 +35,10 @@ class HcpOptions(BrainOptions):
             )
 
 
-class Hcp(Brains):
+class Hcp(BrainDataSet):
     """The data set as it is unpacked."""
 
-    Options = HcpOptions
+    options_type = HcpOptions
     options: HcpOptions
     name = "hcp"
     sites = ("HCP",)
@@ -46,17 +46,17 @@ class Hcp(Brains):
     def __init__(self, root: Path, options: HcpOptions) -> None:
         self.root, self.options = root, options
         folders = {path.parent for name in (_IMAGE, _LABELS) for path in root.rglob(f"T1w/{name}")}
-        self._folders = indexed(folders, lambda path: path.parent.name)
+        self._folders = index_files(folders, lambda path: path.parent.name)
         if not self._folders:
-            raise nothing_found(root, self.name, f"files PERSON/T1w/{_IMAGE} and PERSON/T1w/{_LABELS}")
+            raise not_found_error(root, self.name, f"files PERSON/T1w/{_IMAGE} and PERSON/T1w/{_LABELS}")
         require_people(len(self._folders), options.first_test + _TEST, "HCP", root)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """The paper's 35 people."""
         first = self.options.first_test
-        splits = in_order(sorted(self._folders), _TRAIN, _VALIDATION, range(first, first + _TEST))
+        splits = split_by_order(sorted(self._folders), _TRAIN, _VALIDATION, range(first, first + _TEST))
         return [self._entry(person, split) for person, split in splits.items()]
 
-    def _entry(self, person: str, split: str) -> Entry:
-        folder, values = self._folders[person], groups(self.options.grouping)
+    def _entry(self, person: str, split: str) -> ScanEntry:
+        folder, values = self._folders[person], group_labels(self.options.grouping)
         return BrainEntry(person, person, "HCP", split, image=folder / _IMAGE, labels=folder / _LABELS, values=values)

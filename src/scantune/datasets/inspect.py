@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scantune.datasets import Entry
+from scantune.datasets import ScanEntry
 from scantune.errors import ScanError
 from scantune.scans.case import Case
 
@@ -27,10 +27,10 @@ class ScanSummary:
         shape: Voxels along its axes.
         labels: Number of voxels of each label; empty without a reference.
         content: Hash of its voxels.
-        notes: What is worth knowing, as the names of `NOTES`.
+        notes: What is worth knowing, as the names of `SCAN_NOTES`.
     """
 
-    entry: Entry
+    entry: ScanEntry
     problem: str = ""
     spacing: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class ScanSummary:
     notes: tuple[str, ...] = ()
 
 
-NOTES = {
+SCAN_NOTES = {
     "no reference": "have no reference",
     "8 bit": "have whole numbers up to 255 as intensities",
     "left-handed": "have axes that make a left hand",
@@ -49,7 +49,7 @@ NOTES = {
 """What is worth knowing about scans, and how it is told."""
 
 
-def inspect_scan(entry: Entry) -> ScanSummary:
+def inspect_scan(entry: ScanEntry) -> ScanSummary:
     """Read a scan, and tell what it is."""
     try:
         case = entry.read()

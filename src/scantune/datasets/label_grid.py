@@ -10,7 +10,7 @@ from scantune.errors import ScanError
 from scantune.scans.case import Case, LabelMap
 
 
-def placed(labels: LabelMap, scan: Case) -> LabelMap:
+def place_on_grid(labels: LabelMap, scan: Case) -> LabelMap:
     """A label map on the grid of a scan, each voxel with the label that is nearest in space; 0 outside the map.
 
     Nothing is averaged, so no label arises that was not there. Where both grids have the same voxels, in whatever order
@@ -41,7 +41,7 @@ def placed(labels: LabelMap, scan: Case) -> LabelMap:
     return replace(labels, labels=values, affine=scan.affine)
 
 
-def padded(labels: LabelMap, scan: Case) -> LabelMap:
+def pad_to_grid(labels: LabelMap, scan: Case) -> LabelMap:
     """A label map without a place of its own on a scan's grid: slice by slice from the first, then background.
 
     Raises:
@@ -57,7 +57,7 @@ def padded(labels: LabelMap, scan: Case) -> LabelMap:
     return replace(labels, labels=values, affine=scan.affine)
 
 
-def placeless(labels: LabelMap) -> bool:
+def has_no_position(labels: LabelMap) -> bool:
     """Whether a header leaves open where the map is: unit axes in the file's own sense, and the origin at 0."""
     axes = labels.affine[:3, :3] / labels.spacing
     return bool(np.allclose(np.abs(axes), np.eye(3)) and np.allclose(labels.affine[:3, 3], 0))

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
-from scantune.datasets.splits import in_order
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, require_folder
+from scantune.datasets.splits import split_by_order
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
 
@@ -68,9 +68,9 @@ class Mms(DataSet):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._scans = indexed(root.rglob("*_sa.nii.gz"), lambda path: path.name.removesuffix("_sa.nii.gz"))
+        self._scans = index_files(root.rglob("*_sa.nii.gz"), lambda path: path.name.removesuffix("_sa.nii.gz"))
         if not self._scans:
-            raise nothing_found(root, self.name, "files CODE/CODE_sa.nii.gz")
+            raise not_found_error(root, self.name, "files CODE/CODE_sa.nii.gz")
         self._rows = _table(root)
 
     @classmethod
@@ -85,18 +85,18 @@ class Mms(DataSet):
         """Left ventricle, its muscle, and right ventricle."""
         return {"LV": 1, "MYO": 2, "RV": 3}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """Both phases of the paper's people, of the hospitals that the folder has a scan of."""
         return [entry for site, codes in CODES.items() for entry in self._site(site, codes.split())]
 
-    def _site(self, site: str, codes: list[str]) -> list[Entry]:
+    def _site(self, site: str, codes: list[str]) -> list[ScanEntry]:
         if not self._scans.keys() & set(codes):
             return []
         train, validation = _COUNTS[site]
-        splits = in_order(codes, train, validation, range(train + validation, len(codes)))
+        splits = split_by_order(codes, train, validation, range(train + validation, len(codes)))
         return [self._entry(code, site, splits[code], phase) for code in codes for phase in _PHASES]
 
-    def _entry(self, code: str, site: str, split: str, phase: str) -> Entry:
+    def _entry(self, code: str, site: str, split: str, phase: str) -> ScanEntry:
         row = self._rows.get(code)
         if row is None or row["centre"] != CENTRES[site]:
             raise InputError(

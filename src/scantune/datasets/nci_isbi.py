@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, relabelled, require_folder
-from scantune.datasets.label_grid import padded, placed, placeless
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, relabel, require_folder
+from scantune.datasets.label_grid import has_no_position, pad_to_grid, place_on_grid
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
 from scantune.scans.io import read_labels, read_scan
 
-SITES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
+NAME_PREFIXES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
 """How the names of each hospital's people begin; the training hospital first."""
 
 _STARTS = {"RUNMC": (16, 21), "BMC": (45, 59)}  # first numbers of the people who validate and who test
@@ -74,7 +74,7 @@ class SeriesEntry(FileEntry):
 
     def reference(self, scan: Case) -> LabelMap:
         """The zones on the grid of the whole scan."""
-        return relabelled(_on_grid(read_labels(self.labels, self.values), scan), self.values)
+        return relabel(_on_grid(read_labels(self.labels, self.values), scan), self.values)
 
     def series(self) -> list[Path]:
         """Folders with slices, below the person's and itself."""
@@ -93,7 +93,7 @@ class NciIsbi(DataSet):
     """The data set as it is unpacked: scans and label maps below one folder."""
 
     name = "nci-isbi-2013"
-    sites = tuple(SITES)
+    sites = tuple(NAME_PREFIXES)
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,9 +101,9 @@ class NciIsbi(DataSet):
         self._labels = {person: path for path in files if (person := _person(path.stem))}  # corrected ones are longer
         if not self._labels:
             expected = "label maps Prostate3T-01-NNNN.nrrd or ProstateDx-01-NNNN.nrrd, and DICOM folders of these names"
-            raise nothing_found(root, self.name, expected)
+            raise not_found_error(root, self.name, expected)
         folders = (path for path in root.rglob("Prostate*-01-*") if path.is_dir())
-        self._folders = indexed(folders, lambda path: path.name if _person(path.name) == path.name else None)
+        self._folders = index_files(folders, lambda path: path.name if _person(path.name) == path.name else None)
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> NciIsbi:
@@ -117,17 +117,17 @@ class NciIsbi(DataSet):
         """Central gland (with the transition zone) and peripheral zone; scored together, as the whole gland."""
         return {"TZ": 1, "PZ": 2}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """Everyone with a label map, and everyone known to have one."""
         return [entry for site in self.sites for entry in self._site(site)]
 
-    def _site(self, site: str) -> list[Entry]:
-        beginning = SITES[site]
+    def _site(self, site: str) -> list[ScanEntry]:
+        beginning = NAME_PREFIXES[site]
         labelled = {person for person in self._labels if person.startswith(beginning)}
         known = {f"{beginning}{number:04d}" for number in _KNOWN[site]} if labelled else set()
         return [self._entry(person, site) for person in sorted(labelled | known)]
 
-    def _entry(self, person: str, site: str) -> Entry:
+    def _entry(self, person: str, site: str) -> ScanEntry:
         validation, test = _STARTS[site]
         number = int(person[-4:])
         split = "train" if number < validation else "validation" if number < test else "test"
@@ -143,7 +143,7 @@ def _person(name: str) -> str | None:
 
 def _on_grid(labels: LabelMap, scan: Case) -> LabelMap:
     """A label map on the grid that it was drawn on a part of: no labelled voxel may get lost or be doubled."""
-    whole = padded(labels, scan) if placeless(labels) else placed(labels, scan)
+    whole = pad_to_grid(labels, scan) if has_no_position(labels) else place_on_grid(labels, scan)
     before, after = (np.bincount(each.labels.ravel(), minlength=3)[1:] for each in (labels, whole))
     if not np.array_equal(before, after):
         raise ScanError(

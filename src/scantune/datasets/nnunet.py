@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from scantune.datasets.files import Layer, LayeredEntry
-from scantune.datasets.generic import Generic, Options
-from scantune.datasets.subjects import subject_of
+from scantune.datasets.generic import GenericDataSet, GenericOptions
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
+from scantune.datasets.subjects import find_subject
 from scantune.errors import InputError
 
-DESCRIPTION = "dataset.json"
+DATASET_JSON = "dataset.json"
 
 
 @dataclass(frozen=True)
-class ChannelOptions(Options):
+class ChannelOptions(GenericOptions):
     """Which images to take."""
 
     channel: str | int = 0
@@ -26,10 +26,10 @@ class ChannelOptions(Options):
 
 
 @dataclass(frozen=True)
-class Described(Generic):
+class DescribedDataSet(GenericDataSet):
     """A folder with a dataset.json."""
 
-    Options: ClassVar[type[Options]] = ChannelOptions
+    options_type: ClassVar[type[GenericOptions]] = ChannelOptions
 
     options: ChannelOptions = field(default_factory=ChannelOptions)
     about: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
@@ -70,7 +70,7 @@ class Described(Generic):
 
 
 @dataclass(frozen=True)
-class NnUnet(Described):
+class NnUnet(DescribedDataSet):
     """An nnU-Net raw data set: `imagesTr/CASE_0000.nii.gz` with `labelsTr/CASE.nii.gz`, and imagesTs for testing.
 
     Second-version folders may also list their cases in dataset.json, under `dataset`.
@@ -115,11 +115,11 @@ class NnUnet(Described):
             return self.root / str(entry["images"][self.channel()])
         except (LookupError, TypeError) as error:
             raise InputError(
-                f"{self.root / DESCRIPTION} names no image of channel {self.channel()} of {case}."
+                f"{self.root / DATASET_JSON} names no image of channel {self.channel()} of {case}."
             ) from error
 
     def _entry(self, case: str, image: Path, labels: Path | None, split: str = "") -> LayeredEntry:
-        person, layers = subject_of(case, self.options.person), (Layer(labels),) if labels else ()
+        person, layers = find_subject(case, self.options.person), (LabelLayer(labels),) if labels else ()
         return LayeredEntry(case, person, "", split, image=image, layers=layers, allowed=self.allowed)
 
 
@@ -129,7 +129,7 @@ def read_description(root: Path) -> dict[str, Any]:
     Raises:
         InputError: It is not there, or not as it should be.
     """
-    path = root / DESCRIPTION
+    path = root / DATASET_JSON
     try:
         about = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:

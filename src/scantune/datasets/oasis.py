@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scantune.datasets.base import Entry
-from scantune.datasets.file_entry import indexed, nothing_found
+from scantune.datasets.base import ScanEntry
+from scantune.datasets.file_entry import index_files, not_found_error
 from scantune.datasets.freesurfer import (
-    LABELS,
-    MASKS,
+    LABEL_FILES,
+    MASK_FILES,
+    BrainDataSet,
     BrainEntry,
-    Brains,
     Grouping,
     StrippingOptions,
     files_by_folder,
-    first_of,
-    groups,
+    find_first,
+    group_labels,
 )
-from scantune.datasets.splits import in_order, require_people
+from scantune.datasets.splits import require_people, split_by_order
 
 _SCANS = ("orig.mgz", "orig.nii.gz", "orig.nii")
 _TEST = range(15, 25)
@@ -39,42 +39,42 @@ class OasisOptions(StrippingOptions):
     grouping: Grouping = "registration"
 
 
-class Oasis(Brains):
+class Oasis(BrainDataSet):
     """FreeSurfer's results of the data set, below one folder."""
 
-    Options = OasisOptions
+    options_type = OasisOptions
     options: OasisOptions
     name = "oasis"
     sites = ("OASIS",)
 
     def __init__(self, root: Path, options: OasisOptions) -> None:
         self.root, self.options = root, options
-        scans = {folder: path.with_name(LABELS[0]) for folder, path in files_by_folder(root, _SCANS).items()}
-        folders = scans | files_by_folder(root, LABELS)  # with sessions whose label map is missing
-        sessions = indexed(folders, lambda path: path.name if _person(path.name) else None)
+        scans = {folder: path.with_name(LABEL_FILES[0]) for folder, path in files_by_folder(root, _SCANS).items()}
+        folders = scans | files_by_folder(root, LABEL_FILES)  # with sessions whose label map is missing
+        sessions = index_files(folders, lambda path: path.name if _person(path.name) else None)
         self._labels = {session: folders[folder] for session, folder in sessions.items()}
         if not self._labels:
-            raise nothing_found(root, self.name, "files OAS1_NNNN_MR1/mri/aparc+aseg.mgz")
+            raise not_found_error(root, self.name, "files OAS1_NNNN_MR1/mri/aparc+aseg.mgz")
         require_people(len({_person(session) for session in self._labels}), _TEST.stop, "OASIS", root)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All sessions of 25 people."""
         people = sorted({_person(session) for session in self._labels})
-        splits = in_order(people, 10, 5, _TEST)
+        splits = split_by_order(people, 10, 5, _TEST)
         return [self._entry(session, splits) for session in sorted(self._labels) if _person(session) in splits]
 
-    def _entry(self, session: str, splits: Mapping[str, str]) -> Entry:
+    def _entry(self, session: str, splits: Mapping[str, str]) -> ScanEntry:
         labels, person = self._labels[session], _person(session)
         return BrainEntry(
             session,
             person,
             "OASIS",
             splits[person],
-            image=first_of(labels.parent, _SCANS) or labels.with_name(_SCANS[0]),
+            image=find_first(labels.parent, _SCANS) or labels.with_name(_SCANS[0]),
             labels=labels,
-            values=groups(self.options.grouping),
+            values=group_labels(self.options.grouping),
             strip=self.options.strip,
-            mask=first_of(labels.parent, MASKS),
+            mask=find_first(labels.parent, MASK_FILES),
         )
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from scantune.errors import InputError
 from scantune.scans.names import split_name
 
-SITE = "{site}"
+SITE_PLACEHOLDER = "{site}"
 """Stands in a pattern for the name of a site."""
 
 
 @dataclass(frozen=True)
-class Found:
+class PatternMatch:
     """A file that fits a pattern.
 
     Attributes:
@@ -27,7 +27,9 @@ class Found:
     site: str = ""
 
 
-def paired(images: str, labels: str = "", root: Path = Path()) -> list[tuple[str, Found, Found | None]]:
+def pair_files(
+    images: str, labels: str = "", root: Path = Path()
+) -> list[tuple[str, PatternMatch, PatternMatch | None]]:
     """Pairs the files of two patterns by what their names have in common, in order of name.
 
     Args:
@@ -38,8 +40,8 @@ def paired(images: str, labels: str = "", root: Path = Path()) -> list[tuple[str
     Raises:
         InputError: A pattern matches nothing, a file has no partner, or two have the same name.
     """
-    found = matching(images, root)
-    references = matching(labels, root) if labels else {}
+    found = match_pattern(images, root)
+    references = match_pattern(labels, root) if labels else {}
     for pattern, files in ((images, found), (labels, references)):
         if pattern and not files:
             raise InputError(f"No file matches {pattern} in {root.absolute()}; check the pattern, and the folder.")
@@ -52,13 +54,13 @@ def paired(images: str, labels: str = "", root: Path = Path()) -> list[tuple[str
     return [(name, found[name], references.get(name)) for name in sorted(found)]
 
 
-def partners(names: Iterable[str], pattern: str, root: Path = Path()) -> dict[str, Path]:
+def find_partners(names: Iterable[str], pattern: str, root: Path = Path()) -> dict[str, Path]:
     """The file of a pattern for each of several scans, by name; the pattern may have more.
 
     Raises:
         InputError: Scans have none, which are all named.
     """
-    found = matching(pattern, root)
+    found = match_pattern(pattern, root)
     without = sorted(set(names) - found.keys())
     if without:
         raise InputError(
@@ -68,7 +70,7 @@ def partners(names: Iterable[str], pattern: str, root: Path = Path()) -> dict[st
     return {name: found[name].path for name in names}
 
 
-def matching(pattern: str, root: Path = Path()) -> dict[str, Found]:
+def match_pattern(pattern: str, root: Path = Path()) -> dict[str, PatternMatch]:
     """The files of a pattern that starts in a folder, by the names of their scans.
 
     Raises:
@@ -80,10 +82,10 @@ def matching(pattern: str, root: Path = Path()) -> dict[str, Found]:
         whole = whole.relative_to(root)
     relative = whole.as_posix()
     try:
-        paths = sorted(path for path in root.glob(relative.replace(SITE, "*")) if path.is_file())
+        paths = sorted(path for path in root.glob(relative.replace(SITE_PLACEHOLDER, "*")) if path.is_file())
     except (ValueError, IndexError) as error:  # the latter for an empty pattern, in Python 3.11
         raise InputError(f"{pattern} is not a file pattern ({error}); write one such as data/*_T1w.nii.gz.") from error
-    names: dict[str, Found] = {}
+    names: dict[str, PatternMatch] = {}
     for path in paths:
         name, site = _starred(relative, path.relative_to(root).as_posix())
         name = name or split_name(path)[0]
@@ -91,14 +93,14 @@ def matching(pattern: str, root: Path = Path()) -> dict[str, Found]:
             raise InputError(
                 f"{names[name].path} and {path} have the same name {name}; give every scan a name of its own."
             )
-        names[name] = Found(path, site)
+        names[name] = PatternMatch(path, site)
     return names
 
 
 def _starred(pattern: str, path: str) -> tuple[str, str]:
     """What the stars and `{site}` of a pattern stand for in a path, each thing once, and the site by itself."""
     expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
-    first, *others = expression.split(re.escape(SITE))
+    first, *others = expression.split(re.escape(SITE_PLACEHOLDER))
     # A site that stands twice is the same; the first is as short as can be, so that CS_* is the site CS.
     expression = first + "".join((r"(?P=site)" if n else "(?P<site>[^/]+?)") + part for n, part in enumerate(others))
     found = re.fullmatch(expression, path)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from scantune.config.settings import settings_from_table
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
-from scantune.datasets.splits import in_folds, require_fold
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, require_folder
+from scantune.datasets.splits import require_fold, split_by_fold
 
-SITES = {
+CASE_NUMBERS = {
     "UCL": [1, *range(26, 38)],
     "HK": [*range(38, 50)],
     "BIDMC": [0, *range(2, 13)],
@@ -42,14 +42,14 @@ class Promise12(DataSet):
     """The data set as it is unpacked."""
 
     name = "promise12"
-    sites = tuple(SITES)
+    sites = tuple(CASE_NUMBERS)
     folds = 2
 
     def __init__(self, root: Path, options: Promise12Options) -> None:
         self.root, self.options = root, options
-        self._segmentations = indexed(root.rglob("*_segmentation.mhd"), _number)
+        self._segmentations = index_files(root.rglob("*_segmentation.mhd"), _number)
         if not self._segmentations:
-            raise nothing_found(root, self.name, "files CaseNN_segmentation.mhd, beside CaseNN.mhd")
+            raise not_found_error(root, self.name, "files CaseNN_segmentation.mhd, beside CaseNN.mhd")
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Promise12:
@@ -62,18 +62,18 @@ class Promise12(DataSet):
         """The whole gland."""
         return {"prostate": 1}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All cases of the hospitals that the folder has a case of."""
-        return [entry for site, numbers in SITES.items() for entry in self._site(site, numbers)]
+        return [entry for site, numbers in CASE_NUMBERS.items() for entry in self._site(site, numbers)]
 
-    def _site(self, site: str, numbers: list[int]) -> list[Entry]:
+    def _site(self, site: str, numbers: list[int]) -> list[ScanEntry]:
         if not self._segmentations.keys() & set(numbers):
             return []
         names = [f"Case{number:02d}" for number in numbers]
-        splits = in_folds(names, self.options.fold, validation=2, test=5, folds=2)
+        splits = split_by_fold(names, self.options.fold, validation=2, test=5, folds=2)
         return [self._entry(number, name, site, splits[name]) for number, name in zip(numbers, names, strict=True)]
 
-    def _entry(self, number: int, name: str, site: str, split: str) -> Entry:
+    def _entry(self, number: int, name: str, site: str, split: str) -> ScanEntry:
         first = next(iter(self._segmentations.values()))
         labels = self._segmentations.get(number, first.with_name(f"{name}_segmentation.mhd"))
         image = labels.with_name(f"{name}.mhd")

@@ -15,16 +15,16 @@ from typing import Any, Literal
 import numpy as np
 
 from scantune.config.settings import settings_from_table
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, relabelled, require_folder
-from scantune.datasets.splits import in_folds, require_fold
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, relabel, require_folder
+from scantune.datasets.splits import require_fold, split_by_fold
 from scantune.scans.case import Case, LabelMap, require_same_grid
 from scantune.scans.io import read_labels
 
-SITES = {"PM": 2, "USZ": 3, "VU": 4, "UCL": 1}
+SITE_NUMBERS = {"PM": 2, "USZ": 3, "VU": 4, "UCL": 1}
 """Number of each site in file names; Montreal, the training site, first."""
 
-PEOPLE = 10
+PEOPLE_PER_SITE = 10
 """Labelled people per site."""
 
 RATERS = (1, 2, 3, 4)
@@ -57,7 +57,7 @@ class VotedEntry(FileEntry):
 
     def reference(self, scan: Case) -> LabelMap:
         """What most raters say."""
-        masks = [relabelled(read_labels(path, self.values), self.values) for path in (self.labels, *self.others)]
+        masks = [relabel(read_labels(path, self.values), self.values) for path in (self.labels, *self.others)]
         for mask in masks:
             require_same_grid(mask, scan)
         ballots = np.stack([mask.labels for mask in masks])
@@ -77,14 +77,14 @@ class Scgm(DataSet):
     """The data set as it is unpacked."""
 
     name = "scgm"
-    sites = tuple(SITES)
+    sites = tuple(SITE_NUMBERS)
     folds = 3
 
     def __init__(self, root: Path, options: ScgmOptions) -> None:
         self.root, self.options = root, options
-        self._found = indexed(root.rglob("site?-sc??-*.nii.gz"), lambda path: path.name)
+        self._found = index_files(root.rglob("site?-sc??-*.nii.gz"), lambda path: path.name)
         if not any("-mask-" in name for name in self._found):
-            raise nothing_found(root, self.name, "files siteK-scNN-mask-rR.nii.gz, beside siteK-scNN-image.nii.gz")
+            raise not_found_error(root, self.name, "files siteK-scNN-mask-rR.nii.gz, beside siteK-scNN-image.nii.gz")
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Scgm:
@@ -97,20 +97,20 @@ class Scgm(DataSet):
         """Grey and white matter."""
         return {"GM": 1, "WM": 2}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All labelled people of the sites that the folder has a mask of."""
         return [entry for site in self.sites for entry in self._site(site)]
 
-    def _site(self, site: str) -> list[Entry]:
-        number = SITES[site]
+    def _site(self, site: str) -> list[ScanEntry]:
+        number = SITE_NUMBERS[site]
         if not any(re.match(rf"site{number}-sc\d\d-mask-", name) for name in self._found):
             return []
-        names = [f"site{number}-sc{person:02d}" for person in range(1, PEOPLE + 1)]
+        names = [f"site{number}-sc{person:02d}" for person in range(1, PEOPLE_PER_SITE + 1)]
         fold = 1 if site == self.sites[0] and self.options.fold == 0 else self.options.fold
-        splits = in_folds(names, fold, validation=2, test=3, folds=3)
+        splits = split_by_fold(names, fold, validation=2, test=3, folds=3)
         return [self._entry(name, site, splits[name]) for name in names]
 
-    def _entry(self, name: str, site: str, split: str) -> Entry:
+    def _entry(self, name: str, site: str, split: str) -> ScanEntry:
         image = self._path(f"{name}-image.nii.gz")
         masks = {rater: self._path(f"{name}-mask-r{rater}.nii.gz") for rater in RATERS}
         rater = self.options.rater

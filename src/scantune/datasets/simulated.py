@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.files import Layer, LayeredEntry, by_name
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.layered_entry import LabelLayer, LayeredEntry, sort_by_name
 from scantune.errors import InputError
 from scantune.scans.manifest import MANIFEST, read_manifest
 
@@ -40,7 +40,7 @@ class Simulated(DataSet):
         """Those of the cohort."""
         return dict(self.manifest["labels"])
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All scans by name."""
         allowed = frozenset({0, *self.labels.values()})
         entries = [
@@ -50,9 +50,9 @@ class Simulated(DataSet):
                 scan["site"],
                 scan["split"],
                 image=self.root / scan["image"],
-                layers=(Layer(self.root / scan["labels"]),),
+                layers=(LabelLayer(self.root / scan["labels"]),),
                 allowed=allowed,
             )
             for name, scan in self.manifest["scans"].items()
         ]
-        return [*by_name(entries, self.root)]
+        return [*sort_by_name(entries, self.root)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from scantune.errors import InputError
 
 
-def in_order(people: Sequence[str], train: int, validation: int, test: range) -> dict[str, str]:
+def split_by_order(people: Sequence[str], train: int, validation: int, test: range) -> dict[str, str]:
     """The split of each person by their place in a list: the first train, the next validate.
 
     Args:
@@ -22,7 +22,7 @@ def in_order(people: Sequence[str], train: int, validation: int, test: range) ->
     return {person: split for split, where in places.items() for person in people[where.start : where.stop]}
 
 
-def in_folds(people: Sequence[str], fold: int, validation: int, test: int, folds: int) -> dict[str, str]:
+def split_by_fold(people: Sequence[str], fold: int, validation: int, test: int, folds: int) -> dict[str, str]:
     """The split of each person in one of the paper's folds, or in all of them pooled.
 
     In fold 1 the last of the list test and those before them validate; in each further fold the block moves towards

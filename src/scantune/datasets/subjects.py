@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from scantune.datasets.base import Entry
+from scantune.datasets.base import ScanEntry
 from scantune.errors import InputError
 
 SPLITS = ("train", "validation", "test")
@@ -17,10 +17,10 @@ SPLITS = ("train", "validation", "test")
 _BIDS = re.compile(r"(?:^|[_/])(sub-[A-Za-z0-9]+)")
 _SESSION = re.compile(r"_ses|Ses\d|_run")
 
-AnyEntry = TypeVar("AnyEntry", bound=Entry)
+AnyEntry = TypeVar("AnyEntry", bound=ScanEntry)
 
 
-def subject_of(name: str, rule: str = "", file: str = "") -> str:
+def find_subject(name: str, rule: str = "", file: str = "") -> str:
     """The person on a scan.
 
     Args:
@@ -44,7 +44,7 @@ def subject_of(name: str, rule: str = "", file: str = "") -> str:
     return _SESSION.split(whole)[0] or whole
 
 
-def divided(entries: Sequence[AnyEntry], validation: float, test: float = 0.0, seed: int = 0) -> list[AnyEntry]:
+def assign_splits(entries: Sequence[AnyEntry], validation: float, test: float = 0.0, seed: int = 0) -> list[AnyEntry]:
     """Entries with a split each, given by person; those that have one keep it.
 
     The people of each site are taken in order of name (with a seed above 0, in another order that it decides, the same
@@ -75,7 +75,7 @@ def divided(entries: Sequence[AnyEntry], validation: float, test: float = 0.0, s
     ]
 
 
-def subjects_in_two_splits(entries: Sequence[Entry]) -> dict[str, list[str]]:
+def subjects_in_two_splits(entries: Sequence[ScanEntry]) -> dict[str, list[str]]:
     """The splits of everyone who is in more than one."""
     splits: dict[str, set[str]] = {}
     for entry in entries:

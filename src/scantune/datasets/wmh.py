@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scantune.config.settings import settings_from_table
-from scantune.datasets.base import DataSet, Entry
-from scantune.datasets.file_entry import FileEntry, indexed, nothing_found, require_folder
-from scantune.datasets.splits import in_folds, require_fold
+from scantune.datasets.base import DataSet, ScanEntry
+from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, require_folder
+from scantune.datasets.splits import require_fold, split_by_fold
 
-PEOPLE = {
+PERSON_NUMBERS = {
     "UMC": [0, 2, 4, 6, 8, 11, *range(17, 43, 2), 49],
     "NUHS": [*range(50, 70)],
 }
@@ -45,15 +45,15 @@ class Wmh(DataSet):
     """The data set as it is unpacked."""
 
     name = "wmh-2017"
-    sites = tuple(PEOPLE)
+    sites = tuple(PERSON_NUMBERS)
     folds = 2
 
     def __init__(self, root: Path, options: WmhOptions) -> None:
         self.root, self.options = root, options
-        self._scans = indexed(root.rglob("FLAIR.nii.gz"), lambda path: self._person(path, "pre"))
+        self._scans = index_files(root.rglob("FLAIR.nii.gz"), lambda path: self._person(path, "pre"))
         if not self._scans:
-            raise nothing_found(root, self.name, "files Utrecht/ID/pre/FLAIR.nii.gz or Singapore/ID/pre/FLAIR.nii.gz")
-        self._drawings = {} if options.observer == "o12" else indexed(root.rglob("result.nii.gz"), self._drawn)
+            raise not_found_error(root, self.name, "files Utrecht/ID/pre/FLAIR.nii.gz or Singapore/ID/pre/FLAIR.nii.gz")
+        self._drawings = {} if options.observer == "o12" else index_files(root.rglob("result.nii.gz"), self._drawn)
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Wmh:
@@ -66,19 +66,19 @@ class Wmh(DataSet):
         """White matter hyperintensities alone."""
         return {"WMH": 1}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ScanEntry]:
         """All people of the hospitals that the folder has a scan of."""
         return [entry for site in self.sites for entry in self._site(site)]
 
-    def _site(self, site: str) -> list[Entry]:
+    def _site(self, site: str) -> list[ScanEntry]:
         if all(place != site for place, _ in self._scans):
             return []
-        names = [f"{site}-{number}" for number in PEOPLE[site]]
+        names = [f"{site}-{number}" for number in PERSON_NUMBERS[site]]
         fold = 1 if site == self.sites[0] and self.options.fold == 0 else self.options.fold
-        splits = in_folds(names, fold, validation=5, test=5, folds=2)
-        return [self._entry((site, number), splits) for number in PEOPLE[site]]
+        splits = split_by_fold(names, fold, validation=5, test=5, folds=2)
+        return [self._entry((site, number), splits) for number in PERSON_NUMBERS[site]]
 
-    def _entry(self, person: _Person, splits: Mapping[str, str]) -> Entry:
+    def _entry(self, person: _Person, splits: Mapping[str, str]) -> ScanEntry:
         site, number = person
         name = f"{site}-{number}"
         neighbour = next(path for (place, _), path in self._scans.items() if place == site)
@@ -102,4 +102,4 @@ class Wmh(DataSet):
             folder = folder.parent
         site = _FOLDERS.get(folder.parent.name.lower(), "")
         number = int(folder.name) if folder.name.isdecimal() else -1
-        return (site, number) if number in PEOPLE.get(site, ()) else None
+        return (site, number) if number in PERSON_NUMBERS.get(site, ()) else None

@@ -16,7 +16,7 @@ from scantune.scans.case import require_same_grid
 from scantune.scans.files import require_writable, write_text
 from scantune.scans.io import read_labels
 from scantune.scans.manifest import read_manifest
-from scantune.scans.names import Matches, Pair, match
+from scantune.scans.names import PredictionPair, PredictionPairs, pair_predictions
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Evaluation:
     """
 
     rows: list[EvaluationRow]
-    matches: Matches
+    matches: PredictionPairs
     failures: dict[str, str]
 
     def summary(self) -> list[EvaluationSummary]:
@@ -126,14 +126,14 @@ def evaluate(
         InputError: Nothing could be scored, or the score file cannot be written.
     """
     predictions, references = Path(predictions), Path(references)
-    matches = match(predictions, references)
+    matches = pair_predictions(predictions, references)
     if out is not None:
         _require_file(Path(out))
     manifest = _told(predictions if predictions.is_dir() else predictions.parent)
     if structures is None:
         structures = manifest.get("labels")
 
-    scored: list[tuple[Pair, dict[str, Score]]] = []
+    scored: list[tuple[PredictionPair, dict[str, Score]]] = []
     failures: dict[str, str] = {}
     for done, pair in enumerate(matches.pairs, start=1):
         try:
@@ -152,7 +152,7 @@ def evaluate(
     return evaluation
 
 
-def _score_pair(pair: Pair, structures: Mapping[str, int] | None) -> dict[str, Score]:
+def _score_pair(pair: PredictionPair, structures: Mapping[str, int] | None) -> dict[str, Score]:
     """Score every given structure, or every value in either volume, by name."""
     allowed = None if structures is None else {0, *structures.values()}
     prediction, reference = (read_labels(path, allowed) for path in (pair.prediction, pair.reference))
@@ -168,7 +168,7 @@ def _score_pair(pair: Pair, structures: Mapping[str, int] | None) -> dict[str, S
 
 
 def _rows(
-    scored: Sequence[tuple[Pair, dict[str, Score]]], records: Mapping[str, Any], cohort: str, site: str
+    scored: Sequence[tuple[PredictionPair, dict[str, Score]]], records: Mapping[str, Any], cohort: str, site: str
 ) -> list[EvaluationRow]:
     """Lay out all scores; a structure that only other scans have is in neither volume of this one."""
     names = {name for _, scores in scored for name in scores}

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scantune.errors import InputError, message
+from scantune.errors import InputError, error_message
 from scantune.model.schema import FORMAT, read_record, require_finite, require_shapes
 from scantune.networks import ARCHITECTURES, HELPERS, Helper
 from scantune.prior.calibration import Calibration
@@ -166,8 +166,8 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
         raise InputError(f"{path} cannot be used: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise InputError(
-            f"{path} is not a whole scantune model file ({type(error).__name__}: {message(error)}); make or copy it "
-            "again, or give network= where its architecture is your own."
+            f"{path} is not a whole scantune model file ({type(error).__name__}: {error_message(error)}); make or copy "
+            "it again, or give network= where its architecture is your own."
         ) from error
 
 

@@ -191,9 +191,9 @@ def _read(file: Path, records: Iterable[Mapping[str, str]], sessions: bool) -> l
 
 def _person(scan: str) -> tuple[str, str]:
     """Person and session from a scan's name, for files without a column of sessions."""
-    from scantune.datasets.subjects import subject_of
+    from scantune.datasets.subjects import find_subject
 
-    person = subject_of(_MOMENT.sub("", scan))
+    person = find_subject(_MOMENT.sub("", scan))
     return person, scan.removeprefix(person)
 
 

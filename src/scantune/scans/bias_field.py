@@ -14,7 +14,7 @@ N4_SHRINK = 4
 """The bias field is estimated on a grid this many times coarser, along axes that are long enough."""
 
 
-def without_bias(case: Case, content: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+def remove_bias(case: Case, content: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
     """The scan's intensities `(x, y, z)` divided by the smooth bias field that N4 finds in them.
 
     Args:

@@ -1,7 +1,7 @@
 """What file names say: which files are images, the scan they hold, and which reference fits a prediction.
 
 The scan that a label map belongs to is its file name without the image extension and without one closing word
-that only says what kind of file it is (`WORDS`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
+that only says what kind of file it is (`LABEL_SUFFIXES`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
 and a reference fit when these names are equal, letter by letter. Where a folder holds both
 `NAME_labels.nii.gz` and a bare `NAME.nii.gz`, the bare file is taken for the scan itself and left out. So is
 `NAME_image.nii.gz`, whose prediction `NAME_image_seg.nii.gz` fits `NAME_labels.nii.gz`.
@@ -16,15 +16,15 @@ from scantune.errors import InputError
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd", ".nhdr", ".hdr")
 """Endings by which images are recognised in a folder; a file that the user names may have any other."""
 
-IMAGE_WORD = "_image"
+IMAGE_SUFFIX = "_image"
 """Closing word of scans that lie beside their label maps, as `scantune simulate` writes them."""
 
-FIELD_WORD = "_deformation"
+DEFORMATION_SUFFIX = "_deformation"
 """Closing word of deformations, which are neither scans nor label maps."""
 
-SOURCE_WORD = "_source_seg"
-WORDS = (
-    SOURCE_WORD,
+SOURCE_SUFFIX = "_source_seg"
+LABEL_SUFFIXES = (
+    SOURCE_SUFFIX,
     "_segmentation",
     "_seg",
     "_dseg",
@@ -39,7 +39,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Pair:
+class PredictionPair:
     """A prediction and its reference.
 
     Attributes:
@@ -56,10 +56,10 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Matches:
+class PredictionPairs:
     """Which predictions and references belong together, and the files that are left over."""
 
-    pairs: list[Pair]
+    pairs: list[PredictionPair]
     lone_predictions: list[Path] = field(default_factory=list)
     lone_references: list[Path] = field(default_factory=list)
 
@@ -87,9 +87,9 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def find_scans(paths: Iterable[Path]) -> list[Path]:
-    """Replace folders of images by the scans in them; files and DICOM folders stay as they are.
+    """Replace folders of images by the scans in them. Files and DICOM folders stay as they are.
 
-    In a folder of images every image is a scan but those whose name ends in one of `WORDS`, such as `_seg`, or in
+    All images of a folder are scans, except those whose name ends in one of `LABEL_SUFFIXES`, such as `_seg`, or in
     `_deformation`.
 
     Raises:
@@ -110,7 +110,7 @@ def find_scans(paths: Iterable[Path]) -> list[Path]:
     return scans
 
 
-def match(predictions: Path, references: Path) -> Matches:
+def pair_predictions(predictions: Path, references: Path) -> PredictionPairs:
     """Find the reference of every prediction; two single files belong together whatever their names.
 
     Raises:
@@ -126,10 +126,10 @@ def match(predictions: Path, references: Path) -> Matches:
         )
     if predictions.is_file():
         name, word = split_name(predictions)
-        return Matches([Pair(name, predictions, references, word == SOURCE_WORD)])
+        return PredictionPairs([PredictionPair(name, predictions, references, word == SOURCE_SUFFIX)])
     ours, theirs = _label_maps(predictions), _label_maps(references)
     pairs = [
-        Pair(name, path, theirs[name, False], source)
+        PredictionPair(name, path, theirs[name, False], source)
         for (name, source), path in ours.items()
         if (name, False) in theirs
     ]
@@ -140,7 +140,7 @@ def match(predictions: Path, references: Path) -> Matches:
             "NAME.nii.gz or NAME_labels.nii.gz, or give two files instead of two folders."
         )
     used = {path for pair in pairs for path in (pair.prediction, pair.reference)}
-    return Matches(
+    return PredictionPairs(
         pairs,
         [path for path in ours.values() if path not in used],
         [path for path in theirs.values() if path not in used],
@@ -159,14 +159,14 @@ def _holds_dicom(folder: Path) -> bool:
 def split_name(path: Path) -> tuple[str, str]:
     """Split a label map's stem into the scan's name and the closing word, which may be empty."""
     stem = scan_name(path)
-    for word in WORDS:
+    for word in LABEL_SUFFIXES:
         if stem.lower().endswith(word) and len(stem) > len(word):
             return stem[: -len(word)], word
     return stem, ""
 
 
 def _is_deformation(path: Path) -> bool:
-    return scan_name(path).lower().endswith(FIELD_WORD)
+    return scan_name(path).lower().endswith(DEFORMATION_SUFFIX)
 
 
 def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
@@ -174,11 +174,11 @@ def _label_maps(folder: Path) -> dict[tuple[str, bool], Path]:
     chosen: dict[tuple[str, bool], Path] = {}
     # Bare names come last, so that they give way to names with a closing word.
     images = [path for path in images_in(folder) if not _is_deformation(path)]
-    maps = [path for path in images if not scan_name(path).endswith(IMAGE_WORD)] or images
+    maps = [path for path in images if not scan_name(path).endswith(IMAGE_SUFFIX)] or images
     for path in sorted(maps, key=lambda path: not split_name(path)[1]):
         name, word = split_name(path)
-        name = name.removesuffix(IMAGE_WORD)
-        key = (name, word == SOURCE_WORD)
+        name = name.removesuffix(IMAGE_SUFFIX)
+        key = (name, word == SOURCE_SUFFIX)
         if key not in chosen:
             chosen[key] = path
         elif word or not split_name(chosen[key])[1]:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, ScanError
-from scantune.scans.bias_field import without_bias
+from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
 
-MOST = 8192
+LARGEST_SLICE = 8192
 """Pixels along an axis of a slice; scans have a few hundred, damaged headers any number."""
 
 _CHUNK = 16  # slices that are resampled at once, so that 500 need no more memory than 16
@@ -125,9 +125,9 @@ class Preprocessing:
         for good, name, expected in (
             (self.plane in PLANES, "plane", f"one of {', '.join(PLANES)}"),
             (
-                len(self.size) == 2 and 0 < min(self.size) <= max(self.size) <= MOST,
+                len(self.size) == 2 and 0 < min(self.size) <= max(self.size) <= LARGEST_SLICE,
                 "size",
-                f"two of 1 to {MOST} pixels",
+                f"two of 1 to {LARGEST_SLICE} pixels",
             ),
             (
                 self.spacing is None or 0 < self.spacing < math.inf,
@@ -173,7 +173,7 @@ class Preprocessing:
             ScanError: The scan's intensities cannot be scaled.
         """
         content = case.image != 0 if self.content == "nonzero" else None
-        image = without_bias(case, content) if self.n4 else case.image
+        image = remove_bias(case, content) if self.n4 else case.image
         limits = self._limits(case.name, image if content is None else image[content])
         orientation = Orientation.closest(case.affine, self.plane)
         grid = self._grid(case, orientation, content)
@@ -229,10 +229,11 @@ class Preprocessing:
             if content is not None:
                 seen = np.flatnonzero(orientation.to_slices(content).any(axis=(0, 2 - axis)))
                 centre = (seen[0] + seen[-1] + 1) / (2 * native[axis])
-            if length > MOST:
+            if length > LARGEST_SLICE:
                 raise ScanError(
-                    f"{case.name} must become a slice of at most {MOST} rows and columns, but would have {length}: "
-                    f"there are {native[axis]}, of {pixel[axis]:g} mm each. Check its voxel sizes, and the model's."
+                    f"{case.name} must become slices of at most {LARGEST_SLICE} rows and columns, but would have "
+                    f"{length}: there are {native[axis]}, of {pixel[axis]:g} mm each. Check its voxel sizes, and "
+                    "the model's."
                 )
             resampled.append(length)
             offset.append(math.floor(centre * length - self.size[axis] / 2))

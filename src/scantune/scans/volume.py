@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-FEW, PIXELS = 2, 32 * 256 * 256
+CPU_SLICES, GPU_PIXELS = 2, 32 * 256 * 256
 """What goes through a network together where no gradient is wanted: few slices on a CPU, so that features stay in its
 cache; many pixels elsewhere, so that a GPU is busy."""
 
@@ -15,8 +15,8 @@ cache; many pixels elsewhere, so that a GPU is busy."""
 def batch_size(images: Tensor) -> int:
     """How many of `(slices, channels, *spatial)` go through a network together, without a gradient."""
     if images.device.type == "cpu":
-        return FEW if images.ndim == 4 else 1
-    return max(PIXELS // images[0, 0].numel(), 1)
+        return CPU_SLICES if images.ndim == 4 else 1
+    return max(GPU_PIXELS // images[0, 0].numel(), 1)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from scantune.datasets import Entry
+from scantune.datasets import ScanEntry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
 from scantune.scans.files import require_writable, write_whole
@@ -33,7 +33,7 @@ OnCase = Callable[[int, int, str], None]
 CACHE_VERSION = 1
 """Version of prepared cases: raise it when a change of the code makes any prepared case look different."""
 
-_NO_PART = tuple(field.name for field in dataclasses.fields(Entry))  # a case looks the same in another split
+_NO_PART = tuple(field.name for field in dataclasses.fields(ScanEntry))  # a case looks the same in another split
 
 
 def ignore_progress(done: int, cases: int, name: str) -> None:
@@ -42,7 +42,7 @@ def ignore_progress(done: int, cases: int, name: str) -> None:
 
 
 def prepared_cases(
-    entries: Sequence[Entry],
+    entries: Sequence[ScanEntry],
     preprocessing: Preprocessing,
     folder: str | Path | None = None,
     *,
@@ -92,7 +92,7 @@ def refuse_scans(bad: dict[str, str], scans: int) -> None:
         raise InputError(f"{len(bad)} of {scans} scans cannot be used. Repair them, or leave them out:{told}")
 
 
-def case_key(entry: Entry, preprocessing: Preprocessing) -> str:
+def case_key(entry: ScanEntry, preprocessing: Preprocessing) -> str:
     """The name under which a prepared case is kept.
 
     Raises:
@@ -119,13 +119,13 @@ def case_key(entry: Entry, preprocessing: Preprocessing) -> str:
 class _Job:
     """A case to prepare into a file."""
 
-    entry: Entry
+    entry: ScanEntry
     preprocessing: Preprocessing
     path: Path
 
 
 def _kept(
-    entries: Sequence[Entry], preprocessing: Preprocessing, folder: Path, workers: int | None
+    entries: Sequence[ScanEntry], preprocessing: Preprocessing, folder: Path, workers: int | None
 ) -> Iterator[Prepared | ScanError]:
     """Cases from the folder; those that are not there are prepared first, several at a time."""
     require_writable(folder)
@@ -146,7 +146,7 @@ def _kept(
         yield failure or _read_or_made(_Job(entry, preprocessing, path))  # type: ignore[arg-type]
 
 
-def _place(entry: Entry, preprocessing: Preprocessing, folder: Path) -> Path | ScanError:
+def _place(entry: ScanEntry, preprocessing: Preprocessing, folder: Path) -> Path | ScanError:
     try:
         return folder / f"{case_key(entry, preprocessing)}.npz"
     except ScanError as error:
@@ -170,7 +170,7 @@ def _read_or_made(job: _Job) -> Prepared | ScanError:
         return _prepare(job) or _read(job.path)
 
 
-def _made(entry: Entry, preprocessing: Preprocessing) -> Prepared | ScanError:
+def _made(entry: ScanEntry, preprocessing: Preprocessing) -> Prepared | ScanError:
     try:
         return preprocessing.apply(entry.read())
     except ScanError as error:

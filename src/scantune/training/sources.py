@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 
 from scantune.config.settings import settings_from_table
-from scantune.datasets import DATASETS, DataSet, Entry
-from scantune.datasets.folder import Folder, FolderOptions
+from scantune.datasets import DATASETS, DataSet, ScanEntry
+from scantune.datasets.folder import FolderOptions, ScanFolder
 from scantune.datasets.inspect import inspect_scan
 from scantune.datasets.subjects import subjects_in_two_splits
 from scantune.errors import InputError, ScanError
@@ -62,7 +62,7 @@ class ListedSource(CaseSource):
             InputError: It is not there, or not as expected.
         """
 
-    def chosen(self) -> list[Entry]:
+    def chosen(self) -> list[ScanEntry]:
         """The scans to train on and to select by: of the sites that are asked for, in all splits.
 
         Raises:
@@ -70,7 +70,7 @@ class ListedSource(CaseSource):
         """
         return self.dataset().entries()
 
-    def entries(self, split: Split) -> list[Entry]:
+    def entries(self, split: Split) -> list[ScanEntry]:
         """The scans of a split, after a quick look at those of all splits that training needs.
 
         Raises:
@@ -109,7 +109,7 @@ class ListedSource(CaseSource):
         looks = (inspect_scan(entry) for entry in self._needed())
         return {look.entry.name: look.problem for look in looks if not look.shape}
 
-    def _needed(self) -> list[Entry]:
+    def _needed(self) -> list[ScanEntry]:
         return [entry for entry in self.chosen() if entry.split in SPLITS]
 
 
@@ -147,7 +147,7 @@ class FileSource(ListedSource):
 
     def dataset(self) -> DataSet:
         """The files."""
-        return Folder(Path(), self._options())
+        return ScanFolder(Path(), self._options())
 
     def _options(self) -> FolderOptions:
         return FolderOptions(
@@ -202,7 +202,7 @@ class DataSetSource(ListedSource):
         """The data set, opened."""
         return DATASETS[self.name].open(self.root, **self.options)
 
-    def chosen(self) -> list[Entry]:
+    def chosen(self) -> list[ScanEntry]:
         """The scans of the sites to train at."""
         dataset = self.dataset()
         entries = dataset.entries()
@@ -224,7 +224,7 @@ class DataSetSource(ListedSource):
         return chosen
 
 
-def _require_sound(entries: Sequence[Entry]) -> None:
+def _require_sound(entries: Sequence[ScanEntry]) -> None:
     """Refuse entries that are not there or do not fit, all at once; headers tell, so that it takes no time."""
     bad: dict[str, str] = {}
     for entry in entries:
@@ -237,7 +237,7 @@ def _require_sound(entries: Sequence[Entry]) -> None:
     refuse_scans(bad, len(entries))
 
 
-def _require_apart(entries: Sequence[Entry]) -> None:
+def _require_apart(entries: Sequence[ScanEntry]) -> None:
     """Refuse people who are in two splits."""
     twice = subjects_in_two_splits(entries)
     if twice:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scantune.datasets.base import Entry
-from scantune.datasets.file_entry import relabelled
+from scantune.datasets.base import ScanEntry
+from scantune.datasets.file_entry import relabel
 from scantune.errors import InputError
 from scantune.scans.case import Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.header import read_grid
@@ -18,7 +18,7 @@ from scantune.scans.io import read_labels, read_scan
 
 
 @dataclass(frozen=True)
-class Layer:
+class LabelLayer:
     """A file of labels.
 
     Attributes:
@@ -31,7 +31,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayeredEntry(Entry):
+class LayeredEntry(ScanEntry):
     """A scan whose image and labels are files.
 
     Attributes:
@@ -45,7 +45,7 @@ class LayeredEntry(Entry):
     """
 
     image: Path
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LabelLayer, ...] = ()
     frame: int | None = None
     allowed: frozenset[int] | None = None
     groups: Mapping[int, int] | None = None
@@ -95,16 +95,16 @@ class LayeredEntry(Entry):
         """The files that must lie on the image's grid."""
         return [*(layer.path for layer in self.layers), *([self.brain_mask] if self.brain_mask else [])]
 
-    def _labels(self, layer: Layer) -> LabelMap:
+    def _labels(self, layer: LabelLayer) -> LabelMap:
         if layer.value is None:
             labels = read_labels(layer.path, self.allowed)
-            return labels if self.groups is None else relabelled(labels, self.groups)
+            return labels if self.groups is None else relabel(labels, self.groups)
         mask = read_labels(layer.path)
         kind = np.min_scalar_type(layer.value)
         return dataclasses.replace(mask, labels=np.where(mask.labels > 0, kind.type(layer.value), kind.type(0)))
 
 
-def by_name(entries: Iterable[LayeredEntry], where: object) -> list[LayeredEntry]:
+def sort_by_name(entries: Iterable[LayeredEntry], where: object) -> list[LayeredEntry]:
     """Entries by name.
 
     Raises:
