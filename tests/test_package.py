@@ -51,7 +51,7 @@ def build_wheel(folder):
 def test_the_wheel_holds_every_module_recipe_model_and_licence(tmp_path):
     names = set(zipfile.ZipFile(build_wheel(tmp_path)).namelist())
     for path in SOURCE.rglob("*"):
-        if path.suffix in (".py", ".toml", ".safetensors", ".typed", ".js", ".css"):
+        if path.suffix in (".py", ".toml", ".safetensors", ".typed", ".js", ".css", ".html", ".svg"):
             assert f"scantune/{path.relative_to(SOURCE).as_posix()}" in names
     licences = {f"scantune-{scantune.__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")}
     assert licences <= names

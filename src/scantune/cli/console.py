@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-SECONDS_BETWEEN_LINES = 20
+PROGRESS_INTERVAL = 20
 """Seconds between two lines of progress if there is no terminal to draw a bar in."""
 
 
@@ -72,7 +72,7 @@ class ScanProgress(ScanBar):
         if self.console.is_terminal and scans and not done:
             self.progress.start()
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.last_line > SECONDS_BETWEEN_LINES:
+        if not self.console.is_terminal and now - self.last_line > PROGRESS_INTERVAL:
             self.last_line = now
             say(self.console, f"{done} of {scans}: {name}")
 
