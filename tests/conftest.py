@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 
+import nibabel
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels are tried out by Triton's interpreter; set before it is imported
 
 from scantune import AdaptableNetwork, FieldOfExperts
+from scantune.cohorts.write import write_cohort
 from scantune.experts import PatchSettings
 from scantune.methods.ae import AutoencoderInputs
 from scantune.model.model import Model
@@ -27,6 +29,7 @@ from scantune.training.autoencoders import (
 )
 from scantune.training.denoiser import Jigsaw
 from scantune.training.trainer import run_training
+from tests.toy_cohort import SCANNERS, SCHEME, toy_map, toy_settings
 
 torch.set_num_threads(1)
 torch.backends.cudnn.allow_tf32 = False  # a GPU that has less than single precision is no second opinion
@@ -177,3 +180,32 @@ def toy_registration() -> Toy:
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture(scope="module")
+def cohort_inputs(tmp_path_factory):
+    """A folder with a user's label maps, protocol file and scheme."""
+    path = tmp_path_factory.mktemp("cohort_inputs")
+    toy = toy_map()
+    (path / "maps").mkdir()
+    nibabel.save(nibabel.Nifti1Image(toy.labels, toy.affine), path / "maps" / "toy.nii.gz")
+    (path / "scanners.toml").write_text(SCANNERS)
+    (path / "scheme.toml").write_text(SCHEME)
+    return path
+
+
+@pytest.fixture
+def cohort_folder(cohort_inputs, monkeypatch):
+    """The folder of `cohort_inputs`, as the working folder."""
+    monkeypatch.chdir(cohort_inputs)
+    return cohort_inputs
+
+
+@pytest.fixture(scope="module")
+def simulated(cohort_inputs):
+    """The toy cohort, simulated, and what was told meanwhile."""
+    told = []
+    done = write_cohort(
+        toy_settings(cohort_inputs), cohort_inputs / "made", device="cpu", on_scan=lambda *news: told.append(news)
+    )
+    return done, told

@@ -17,20 +17,10 @@ from scantune.simulate.anatomies.labelmaps import BODY_VARIATION, STRUCTURE_SCHE
 from scantune.simulate.cohort import _stream
 from scantune.simulate.deform import integrate, random_deformation
 from scantune.simulate.fields import gaussian_blur, lattice_points, sample_at, smooth_noise
+from tests.toy_cohort import toy_map
 
 BRAIN = COHORTS["contrasts"]
 CPU = torch.device("cpu")
-
-
-def toy_map(affine=None):
-    """Nested ellipsoids, 4 mm: CSF around grey around white matter, two ventricles, deep grey and a stem."""
-    x, y, z = np.meshgrid(*[4.0 * (np.arange(n) - (n - 1) / 2) for n in (40, 48, 28)], indexing="ij")
-    radius = np.sqrt((x / 62) ** 2 + (y / 80) ** 2 + (z / 80) ** 2)
-    labels = np.select([radius < 0.75, radius < 0.92, radius < 1], [1, 2, 13], 0).astype(np.uint8)
-    labels[(np.hypot(np.hypot(abs(x) - 14, y / 2), z / 2) < 8)] = 8
-    labels[(np.hypot(np.hypot(abs(x) - 26, y / 2), z / 2) < 6)] = 10
-    labels[(np.hypot(x, y + 30) < 10) & (z < 0)] = 14
-    return LabelMap("toy", labels, np.diag([4.0, 4.0, 4.0, 1.0]) if affine is None else affine)
 
 
 @pytest.fixture(scope="module")

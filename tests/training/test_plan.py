@@ -25,7 +25,7 @@ from scantune.training.plan import PRECISIONS, NetworkSettings, TrainingPlan
 from scantune.training.segmentation import validation_dice
 from scantune.training.sources import FileSource
 from scantune.training.train import train_model
-from tests.simulate.test_simulate import toy_map
+from tests.toy_cohort import toy_map
 
 TRAIN = TrainSettings(iterations=6, batch=2, validate_every=3, checkpoint_every=2, augment="none", device="cpu")
 RECIPE = """

@@ -14,7 +14,7 @@ from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, Atlas, Cohort, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME
 from scantune.training.sources import FileSource, SimulatedSource, read_source, source_record
-from tests.simulate.test_simulate import toy_map
+from tests.toy_cohort import toy_map
 
 BRAIN = COHORTS["contrasts"]
 CPU = torch.device("cpu")

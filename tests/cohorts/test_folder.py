@@ -1,0 +1,68 @@
+"""The folder of a simulated cohort: its manifest, and the settings that it refuses."""
+
+import dataclasses
+import json
+
+import nibabel
+import numpy as np
+import pytest
+
+from scantune.cohorts.folder import centre_record
+from scantune.cohorts.write import write_cohort
+from scantune.config.toml import toml
+from scantune.errors import InputError
+from scantune.simulate.protocols import bundled_centres, centres_from_toml
+from tests.toy_cohort import SCANNERS, manifest, toy_map, toy_settings
+
+
+def test_the_manifest_tells_how_the_scans_came_to_be(simulated, cohort_inputs):
+    told = manifest(simulated[0].folder)
+    assert (told["cohort"], told["seed"], told["labels"]) == ("contrasts", 0, {"WM": 1, "GM": 2, "ventricles": 8})
+    assert "Simulated" in told["note"]
+    home = told["centres"]["home"]
+    assert (home["vendor"], home["source"], home["assumed"]) == ("Acme", "made up", ["snr"])
+    assert str(cohort_inputs) not in json.dumps(told)
+
+
+@pytest.mark.parametrize("cohort", ["contrasts", "registration", "brain", "prostate"])
+def test_a_protocol_can_be_made_again_from_the_manifest(cohort):
+    for name, centre in bundled_centres(cohort).items():
+        table = centre_record(centre)["protocol"]
+        text = "\n".join(
+            f"{key} = {toml(value)}" for key, value in table.items() if key != "name" and value is not None
+        )
+        assert centres_from_toml(f'["{name}"]\n{text}', "manifest")[name].protocol == centre.protocol
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 3}, r"holds scans of another seed \(0; expected 3\). Choose another output folder"),
+        ({"slices": 1}, r"another number of slices \(the protocols' own; expected 1\)"),
+        ({"cohort": "brain"}, r"another cohort \(contrasts; expected"),
+        ({"scheme": None}, r"another set of structures \(WM = 1, GM = 2, ventricles = 8; expected cerebral WM"),
+    ],
+)
+def test_other_settings_are_refused_in_the_same_folder(simulated, cohort_inputs, changes, told):
+    with pytest.raises(InputError, match=told):
+        write_cohort(dataclasses.replace(toy_settings(cohort_inputs), **changes), simulated[0].folder, device="cpu")
+    assert manifest(simulated[0].folder)["seed"] == 0
+
+
+def test_another_anatomy_or_protocol_is_refused_in_the_same_folder(simulated, cohort_inputs, tmp_path):
+    nibabel.save(nibabel.Nifti1Image(toy_map().labels[::-1], np.diag([4.0, 4, 5, 1])), tmp_path / "other.nii")
+    with pytest.raises(InputError, match="made holds scans of another anatomy. Choose"):
+        write_cohort(toy_settings(cohort_inputs, label_maps=tmp_path), simulated[0].folder, device="cpu")
+    (tmp_path / "new.toml").write_text(SCANNERS.replace("te = 12", "te = 13"))
+    with pytest.raises(InputError, match="a centre away with another protocol"):
+        write_cohort(toy_settings(cohort_inputs, protocols=tmp_path / "new.toml"), simulated[0].folder, device="cpu")
+
+
+def test_what_scantune_did_not_simulate_is_left_alone(cohort_inputs, tmp_path):
+    (tmp_path / "home").mkdir()
+    with pytest.raises(InputError, match="home exists already, but no manifest says"):
+        write_cohort(toy_settings(cohort_inputs), tmp_path, device="cpu")
+    (tmp_path / "manifest.json").write_text('{"format": 1, "scans": {}, "model": {}}')
+    with pytest.raises(InputError, match="holds results of another command"):
+        write_cohort(toy_settings(cohort_inputs), tmp_path, device="cpu")
+    assert [path.name for path in tmp_path.rglob("*.nii.gz")] == []
