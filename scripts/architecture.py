@@ -155,15 +155,15 @@ VERBS = frozenset(
     Estimate Evaluate Exchange Exclude Execute Exit Expand Explain Export Express Extend Extract Factor Fetch Fill
     Filter Find Finish Fit Flag Flatten Flip Fold Forget Format Forward Free Fuse Gather Generate Get Give Group
     Grow Guess Halve Handle Hash Have Hide Hold Identify Ignore Import Include Increase Infer Inform Initialise
-    Initialize Insert Inspect Install Integrate Interpolate Interrupt Invert Iterate Join Keep Label Launch Lay
-    Learn Leave Let Limit Link List Listen Load Locate Lock Log Look Lower Make Map Mark Mask Match Measure Merge
+    Initialize Insert Inspect Install Integrate Interpolate Interrupt Intersect Invert Iterate Join Keep Label Launch
+    Lay Learn Leave Let Limit Link List Listen Load Locate Lock Log Look Lower Make Map Mark Mask Match Measure Merge
     Mirror Mix Move Multiply Name Negate Normalise Normalize Note Notify Number Observe Offer Omit Open Optimise
     Optimize Order Organise Outline Overlay Override Pack Pad Paint Pair Parse Pass Paste Pause Perform Permute
     Perturb Pick Place Plot Point Pool Postpone Predict Prepare Preserve Preview Print Process Produce Project
     Propose Protect Prove Provide Prune Publish Pull Push Put Quantise Query Quit Quote Raise Randomise Rank Rate
     Re-create Reach Read Rebuild Receive Recompute Record Recover Reduce Refine Refit Refresh Refuse Register Reject
     Release Relabel Remember Remove Rename Render Renew Reorder Repair Repeat Replace Replay Report Represent
-    Require Resample Reserve Reset Reshape Resize Resolve Restore Restrict Resume Retrieve Return Reuse Reverse
+    Require Resample Reserve Reset Reshape Resize Resolve Restore Restrict Resume Retrieve Return Reuse Rise Reverse
     Rewrite Rotate Round Run Sample Save Say Scale Scan Score Search See Select Send Separate Serialise Serve Set
     Settle Shade Shape Share Shift Shorten Show Shrink Shuffle Shut Sign Simulate Skip Slice Smooth Solve Sort Split
     Spread Stack Standardise Start State Stop Store Stream Stretch Strip Style Submit Subtract Suggest Sum Summarise

@@ -12,7 +12,7 @@ from scantune.errors import InputError
 from scantune.simulate import FieldOfView, Protocol, Region, Session, Subject, acquire
 from scantune.simulate.acquisition import rician
 from scantune.simulate.anatomies.brain import TISSUES
-from scantune.simulate.coils import COILS, Body, Endorectal, Surface
+from scantune.simulate.coils import COILS, CoilBody, Endorectal, Surface
 from scantune.simulate.fields import lattice_points
 from scantune.simulate.protocols import bundled_centres
 from scantune.simulate.readouts import READOUTS, circular_normal
@@ -62,7 +62,7 @@ MIDDLE = (1, 20, 20)
 
 
 def test_a_body_coil_is_even():
-    assert torch.equal(Body().gain(POINTS, {}, rng()), torch.ones(3, 41, 41))
+    assert torch.equal(CoilBody().gain(POINTS, {}, rng()), torch.ones(3, 41, 41))
 
 
 @pytest.mark.parametrize(("side", "brightest"), [("front", (1, 40, 20)), ("back", (1, 0, 20))])

@@ -10,7 +10,7 @@ import torch
 
 from scantune.errors import InputError
 from scantune.simulate import COHORTS, TISSUES, Protocol, Subject, acquire, read_centres
-from scantune.simulate.coils import COILS, Body, Endorectal, Surface
+from scantune.simulate.coils import COILS, CoilBody, Endorectal, Surface
 from scantune.simulate.protocols import bundled_centres, centres_from_toml
 from scantune.simulate.sequences import SEQUENCES, Given, SpinEcho
 from tests.simulate.test_cohorts import small_anatomy
@@ -143,7 +143,7 @@ def test_a_users_file_becomes_centres(tmp_path):
     assert (mine.vendor, mine.scanner, mine.assumed) == ("Acme", "", ("snr", "coil.side"))
     assert dict(mine.splits) == {"test": 10}
     assert other.protocol.sequence.signals(["white"], 3.0) == {"white": 0.5}
-    assert other.protocol.coil == Body()
+    assert other.protocol.coil == CoilBody()
     assert dict(other.splits) == {"train": 3, "test": 0}
 
 

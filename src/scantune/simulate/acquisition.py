@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
-from scantune.simulate.coils import Body, Coil, Endorectal
+from scantune.simulate.coils import Coil, CoilBody, Endorectal
 from scantune.simulate.fields import lattice_points, smooth_noise
 from scantune.simulate.pulses import Sequence
 from scantune.simulate.readouts import READOUTS
@@ -52,7 +52,7 @@ class Protocol:
     name: str
     sequence: Sequence
     field: float = 3.0
-    coil: Coil = dataclasses.field(default_factory=Body)
+    coil: Coil = dataclasses.field(default_factory=CoilBody)
     readout: str = "truncated"
     fov: tuple[float, float] = (208.0, 176.0)
     in_plane: float = 1.0
@@ -91,7 +91,7 @@ class Protocol:
             )
 
     def view(self, slices: int | None = None) -> FieldOfView:
-        """Where its voxels lie.
+        """Return the field of view that says where its voxels lie.
 
         Args:
             slices: Number of slices, to be spread evenly over the anatomy; None lays the protocol's own.
@@ -108,7 +108,7 @@ class Protocol:
         )
 
     def session(self, tissues: tuple[str, ...], rng: np.random.Generator) -> Session:
-        """The protocol as it came out for one subject: no two sessions of a real scanner are quite alike.
+        """Draw the protocol as it came out for one subject: no two sessions of a scanner are quite alike.
 
         Raises:
             InputError: The sequence gives none of the tissues a signal, or does not know one.
@@ -167,12 +167,12 @@ def acquire(subject: Subject, session: Session, rng: np.random.Generator) -> Ten
 
 
 def rician(signal: Tensor, noise: Tensor) -> Tensor:
-    """Magnitude `(...)` of a signal with noise `(2, ...)` in the two receiver channels."""
+    """Return the magnitude `(...)` of a signal with noise `(2, ...)` in the two receiver channels."""
     return torch.hypot(signal + noise[0], noise[1])
 
 
 def _texture(subject: Subject, protocol: Protocol, means: Tensor, rng: np.random.Generator) -> Tensor:
-    """Differences `(slices, height, width)` within the textured regions.
+    """Return the differences `(slices, height, width)` within the textured regions.
 
     They come from what also sets the tissues apart (myelin, iron, water), so they scale with the contrast.
     """
@@ -186,7 +186,7 @@ def _texture(subject: Subject, protocol: Protocol, means: Tensor, rng: np.random
 
 
 def _gain(subject: Subject, protocol: Protocol, rng: np.random.Generator) -> Tensor:
-    """Receiver gain `(slices, height, width)`."""
+    """Return the receiver gain `(slices, height, width)`."""
     shape = subject.fractions.shape[1:]
     device = subject.fractions.device
     bias = protocol.bias * smooth_noise(rng, 1, shape, subject.spacing, protocol.bias_length, device)[0]

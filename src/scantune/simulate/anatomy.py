@@ -34,8 +34,8 @@ class Anatomy(ABC):
 
     @abstractmethod
     def to(self, device: str | torch.device) -> Self:
-        """The same anatomy, computed on a device."""
+        """Return the same anatomy on another device."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """What tells this anatomy from others, for the names of cached scans."""
+        """Return a fingerprint that tells this anatomy from others, for the names of cached scans."""

@@ -55,13 +55,13 @@ class Atlas(Anatomy):
         return [index for index, region in enumerate(self.regions) if region.tissue == _FLUID]
 
     def to(self, device: str | torch.device) -> Atlas:
-        """The same anatomy with its templates on a device; itself where they are there already."""
+        """Return the same anatomy with its templates on a device, or itself if they are there already."""
         moved = tuple(one.to(device) for one in self.templates)
         there = all(new is old for new, old in zip(moved, self.templates, strict=True))
         return self if there else dataclasses.replace(self, templates=moved)
 
     def fingerprint(self) -> str:
-        """From the templates themselves."""
+        """Return a fingerprint of the templates."""
         digest = hashlib.sha256(repr((self.regions, self.folds, self.weights)).encode())
         for template in self.templates:
             digest.update(json.dumps(template.record()).encode())
@@ -69,7 +69,7 @@ class Atlas(Anatomy):
         return digest.hexdigest()
 
     def mixed_with(self, other: Atlas) -> Atlas:
-        """Subjects of this and of another atlas with the same regions, half and half.
+        """Mix the subjects of this atlas with those of another that has the same regions, half and half.
 
         Raises:
             InputError: The other has other regions.
@@ -177,7 +177,7 @@ def _slices(
     spacing: tuple[float, float, float],
     origin: tuple[float, float, float],
 ) -> Tensor:
-    """Fractions `(regions, slices, height, width)`, each slice the weighted mean over planes across its profile."""
+    """Return fractions `(regions, slices, height, width)`: weighted means over the planes of each slice profile."""
     grid = lattice_points(view.shape, spacing, origin, template.fractions.device)
     planes = view.profile()
     points = torch.cat([grid + grid.new_tensor([shift, 0.0, 0.0]) for shift, _ in planes])

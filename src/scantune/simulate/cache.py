@@ -33,7 +33,7 @@ class Cache:
     folder: Path
 
     def get(self, key: tuple[object, ...], make: Callable[[], Case]) -> Case:
-        """The scan that belongs to a key: read where it is there, otherwise made and kept.
+        """Read the scan that belongs to a key, or make and store it.
 
         Args:
             key: Everything that decides what the scan looks like, but for the simulator itself. The device is no part

@@ -45,7 +45,7 @@ class Cohort:
 
     @cached_property
     def centres(self) -> Mapping[str, Centre]:
-        """The centres by name; the first is the source."""
+        """Return the centres by name; the first is the source."""
         return bundled_centres(self.name) if self.given is None else self.given
 
     @property
@@ -162,13 +162,13 @@ class Cohort:
 
 
 def _stream(*parts: str | int) -> int:
-    """A seed from names and numbers, the same on every machine."""
+    """Derive a seed from names and numbers, the same on every machine."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
 
 
 def _xyz(volume: torch.Tensor) -> NDArray[Any]:
-    """An array `(x, y, z)` of a volume `(slices, height, width)`."""
+    """Convert a volume `(slices, height, width)` to an array `(x, y, z)`."""
     turned: NDArray[Any] = volume.permute(2, 1, 0).contiguous().cpu().numpy()
     return turned
 

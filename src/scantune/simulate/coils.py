@@ -31,7 +31,7 @@ class Coil(ABC):
     def gain(
         self, points: Tensor, landmarks: Mapping[str, tuple[float, float, float]], rng: np.random.Generator
     ) -> Tensor:
-        """Gain `(depth, height, width)`, about 1 in the middle of the anatomy or far from the coil.
+        """Return the gain `(depth, height, width)`, about 1 in the middle of the anatomy or far from the coil.
 
         Args:
             points: Positions `(depth, height, width, 3)`, each `(z, y, x)` in mm.
@@ -41,7 +41,7 @@ class Coil(ABC):
 
 
 @dataclass(frozen=True)
-class Body(Coil):
+class CoilBody(Coil):
     """The coil built into the scanner's bore: even everywhere."""
 
     def gain(
@@ -50,7 +50,7 @@ class Body(Coil):
         landmarks: Mapping[str, tuple[float, float, float]],  # noqa: ARG002
         rng: np.random.Generator,
     ) -> Tensor:
-        """One."""
+        """Return a gain of 1."""
         _position(rng, points)
         return torch.ones_like(points[..., 0])
 
@@ -81,7 +81,7 @@ class Surface(Coil):
         landmarks: Mapping[str, tuple[float, float, float]],  # noqa: ARG002
         rng: np.random.Generator,
     ) -> Tensor:
-        """An exponential loss with the distance from the nearest element, blended where several are as near.
+        """Return an exponential loss with the distance from the nearest element, blended where several are as near.
 
         The plain mean over elements would be no brighter near them than in the middle.
         """
@@ -114,7 +114,7 @@ class Endorectal(Coil):
     def gain(
         self, points: Tensor, landmarks: Mapping[str, tuple[float, float, float]], rng: np.random.Generator
     ) -> Tensor:
-        """Falls with the cube of the distance, as the field of a loop does along its axis."""
+        """Return a gain that falls with the cube of the distance, as the field of a loop does along its axis."""
         if "rectum" not in landmarks:
             raise InputError("An endorectal coil needs an anatomy with a rectum; choose another coil for this one.")
         away = points - points.new_tensor(landmarks["rectum"]) - _position(rng, points) / 4
@@ -123,9 +123,9 @@ class Endorectal(Coil):
         return 1 + (self.strength - 1) * (1 + (distance / self.reach).square()).pow(-1.5)
 
 
-COILS: dict[str, type[Coil]] = {"body": Body, "surface": Surface, "endorectal": Endorectal}
+COILS: dict[str, type[Coil]] = {"body": CoilBody, "surface": Surface, "endorectal": Endorectal}
 
 
 def _position(rng: np.random.Generator, like: Tensor) -> Tensor:
-    """How far `(3,)` in mm a coil came to lie off its place; drawn for every coil, so that all use the same numbers."""
+    """Draw the offset `(3,)` in mm of a coil from its place; drawn for every coil, so that all use the same numbers."""
     return torch.from_numpy(rng.normal(0.0, _MISPLACED, 3).astype(np.float32)).to(like)

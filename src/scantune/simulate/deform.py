@@ -59,7 +59,7 @@ class Deformation:
         return moved @ self.matrix.T
 
     def sheets(self, rows: Sequence[float], columns: Sequence[float]) -> Sheets:
-        """The same for the points of planes across z, whose rows and columns lie at these y and x in mm."""
+        """Return the deformation of planes across z whose rows and columns lie at these y and x in mm."""
         turned = torch.einsum("ij,jzyx->izyx", self.matrix, self.displacement)
         moved = _stretched(_stretched(turned, columns, self.origin[2], 3), rows, self.origin[1], 2)
         up, forward, right = (part[:, None, None] for part in self.matrix.unbind(1))
@@ -67,7 +67,7 @@ class Deformation:
         return Sheets(moved + (forward * y[:, None] + right * x)[:, None], self.origin[0], up)
 
     def swollen(self, centres: Tensor, amount: float) -> Deformation:
-        """The same after the subject has swollen about centres `(n, 3)` in mm, by a share of the surroundings."""
+        """Return the deformation after the subject has swollen about centres `(n, 3)` in mm by a share."""
         points = lattice_points(self.displacement.shape[1:], (_STEP,) * 3, self.origin, self.displacement.device)
         inwards = _inwards(points, centres, amount)
         there = _at(self.displacement, self.origin, points + inwards)
@@ -90,7 +90,7 @@ class Sheets:
     up: Tensor
 
     def at(self, heights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-        """Coordinates z, y and x in the template, each `(planes, rows, columns)`, of planes at heights in mm."""
+        """Return template coordinates z, y and x, each `(planes, rows, columns)`, of planes at heights in mm."""
         low, share = _between([(height - self.first) / _STEP for height in heights], self.places.shape[1])
         device = self.places.device
         below, above = (self.places[:, (low + step).to(device)] for step in (0, 1))
@@ -125,7 +125,7 @@ def random_deformation(
 
 
 def integrate(velocity: Tensor, origin: tuple[float, ...]) -> Tensor:
-    """Flow along a stationary velocity field for unit time, by scaling and squaring.
+    """Integrate a stationary velocity field for unit time, by scaling and squaring.
 
     Args:
         velocity: Velocities in mm `(3, depth, height, width)` on the lattice of a `Deformation`.
@@ -147,7 +147,7 @@ def _at(displacement: Tensor, origin: tuple[float, ...], points: Tensor) -> Tens
 
 
 def _stretched(volume: Tensor, places: Sequence[float], first: float, axis: int) -> Tensor:
-    """Linear interpolation of a volume on the lattice along one axis, at places in mm."""
+    """Interpolate a volume on the lattice linearly along one axis, at places in mm."""
     low, share = _between([(place - first) / _STEP for place in places], volume.shape[axis])
     shape = [-1 if own == axis else 1 for own in range(volume.ndim)]
     below, above = (volume.index_select(axis, (low + step).to(volume.device)) for step in (0, 1))
@@ -155,19 +155,19 @@ def _stretched(volume: Tensor, places: Sequence[float], first: float, axis: int)
 
 
 def _between(places: Sequence[float], size: int) -> tuple[Tensor, Tensor]:
-    """The lattice points `(n,)` below places, and how far the places are on the way to the next ones."""
+    """Return the lattice points `(n,)` below places, and the position of the places between these and the next ones."""
     at = torch.tensor(places, dtype=torch.float64).clamp_(0, size - 1)
     low = at.floor().clamp_max_(size - 2)
     return low.long(), (at - low).float()
 
 
 def _swelling(rng: np.random.Generator, points: Tensor, centres: Tensor) -> Tensor:
-    """Velocities `(3, depth, height, width)` with which a subject's surroundings of the centres swell or shrink."""
+    """Return velocities `(3, depth, height, width)` that swell or shrink the surroundings of the centres."""
     return _inwards(points, centres, float(rng.uniform(-0.2, 0.35))).permute(3, 0, 1, 2)
 
 
 def _inwards(points: Tensor, centres: Tensor, amount: float) -> Tensor:
-    """Steps towards each centre: the map leads from subject to template, so the subject swells."""
+    """Return steps towards each centre: the map leads from subject to template, so the subject swells."""
     steps = torch.zeros_like(points)
     for centre in centres:
         away = points - centre
@@ -177,7 +177,7 @@ def _inwards(points: Tensor, centres: Tensor, amount: float) -> Tensor:
 
 
 def _random_matrix(rng: np.random.Generator, wobble: Wobble) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Size and proportions, and the tilt with which a body lies in the scanner."""
+    """Return the size and proportions, and the tilt with which a body lies in the scanner."""
     scale = np.diag(1 / (rng.normal(*wobble.size) * rng.normal(1.0, wobble.proportions, 3)))
     matrix = scale
     for first, second in ((0, 1), (0, 2), (1, 2)):

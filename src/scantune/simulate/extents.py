@@ -35,7 +35,7 @@ class Extents:
 
     @classmethod
     def of(cls, z: Tensor, y: Tensor, x: Tensor, step: int = 1) -> Extents:
-        """From coordinates `(depth, height, width)` in mm."""
+        """Compute the extents of coordinates `(depth, height, width)` in mm."""
         axes = list(zip((z, y, x), _OTHERS, strict=True))
         ends = [axis.amin(others) for axis, others in axes] + [axis.amax(others) for axis, others in axes]
         borders = np.cumsum([len(end) for end in ends])[:-1]
@@ -44,11 +44,11 @@ class Extents:
 
     @property
     def heights(self) -> tuple[float, float]:
-        """Lowest and highest z."""
+        """Return the lowest and highest z."""
         return float(self.lows[0].min()), float(self.highs[0].max())
 
     def window(self, low: Sequence[float], high: Sequence[float]) -> Window:
-        """The part of the grid that holds all points between two corners `(z, y, x)`, and some others; may be empty."""
+        """Return a part of the grid, perhaps empty, that holds all points between two corners `(z, y, x)`."""
         spans = []
         for axis, (least, most) in enumerate(zip(low, high, strict=True)):
             near = np.flatnonzero((self.lows[axis] < most) & (self.highs[axis] > least))
@@ -56,12 +56,12 @@ class Extents:
         return spans[0], spans[1], spans[2]
 
     def around(self, middle: Sequence[float], reach: Sequence[float]) -> Window:
-        """The part of the grid that holds all points up to a reach `(y, x)` from a middle `(y, x)`, at any z."""
+        """Return the part of the grid that holds all points up to a reach `(y, x)` from a middle `(y, x)`, at any z."""
         low, high = ([at + side * far for at, far in zip(middle, reach, strict=True)] for side in (-1, 1))
         return self.window((-np.inf, *low), (np.inf, *high))
 
     def cut(self, window: Window) -> Extents:
-        """Those of a part of the grid."""
+        """Return the extents of a part of the grid."""
         lows, highs = (
             tuple(end[part] for end, part in zip(ends, window, strict=True)) for ends in (self.lows, self.highs)
         )
@@ -69,7 +69,7 @@ class Extents:
 
     @staticmethod
     def _span(near: NDArray[Any], step: int) -> slice:
-        """From the first to the last, and one more on either side where they stand for others."""
+        """Return the slice from the first to the last, with one more on either side if they stand for others."""
         if not near.size:
             return slice(0, 0)
         margin = step > 1

@@ -21,7 +21,7 @@ def smooth_noise(
     length: float,
     device: torch.device,
 ) -> Tensor:
-    """Independent Gaussian random fields of mean 0 and about unit variance.
+    """Draw independent Gaussian random fields of mean 0 and about unit variance.
 
     White noise is drawn on a coarse lattice on the CPU, so that every device sees the same field, blurred and
     interpolated linearly. The blur is what makes it Gaussian, so `length` must not be below the spacing in plane.
@@ -69,7 +69,7 @@ def sample_at(
     *,
     border: str = "zeros",
 ) -> Tensor:
-    """Linear interpolation of a volume at points in space.
+    """Interpolate a volume linearly at points in space.
 
     Args:
         volume: Values `(channels, depth, height, width)`.
@@ -90,7 +90,7 @@ def sample_at(
 def lattice_points(
     shape: Sequence[int], spacing: Sequence[float], origin: Sequence[float], device: torch.device
 ) -> Tensor:
-    """Positions `(depth, height, width, 3)` in mm, each `(z, y, x)`, of the points of a regular lattice."""
+    """Return the positions `(depth, height, width, 3)` in mm, each `(z, y, x)`, of the points of a regular lattice."""
     axes = [
         start + step * torch.arange(size, dtype=torch.float32, device=device)
         for size, step, start in zip(shape, spacing, origin, strict=True)
@@ -99,7 +99,7 @@ def lattice_points(
 
 
 def lattice_axes(shape: Sequence[int], spacing: Sequence[float], origin: Sequence[float]) -> list[list[float]]:
-    """Positions in mm of such points along each of the axes."""
+    """Return the positions in mm of such points along each of the axes."""
     return [
         [start + step * place for place in range(size)]
         for size, step, start in zip(shape, spacing, origin, strict=True)
@@ -107,7 +107,7 @@ def lattice_axes(shape: Sequence[int], spacing: Sequence[float], origin: Sequenc
 
 
 def _white(rng: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Uniform white noise of mean 0 and variance 1.
+    """Draw uniform white noise of mean 0 and variance 1.
 
     Random bytes: ten times as fast to draw as normal deviates, and drawing is most of a GPU's simulation time.
     """
@@ -123,7 +123,7 @@ def _gaussian(sigma: float) -> list[float]:
 
 
 def _convolve(volume: Tensor, kernel: list[float], axis: int) -> Tensor:
-    """Valid part of the convolution with a symmetric kernel along one axis.
+    """Convolve with a symmetric kernel along one axis, and return the valid part.
 
     Shifted sums: torch's own convolution is many times slower on a CPU for one channel in and out.
     """

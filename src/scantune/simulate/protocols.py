@@ -47,7 +47,7 @@ class Centre:
 
 
 def bundled_centres(cohort: str) -> dict[str, Centre]:
-    """The centres of a cohort that come with scantune; the first is the one to train at."""
+    """Return the centres of a cohort that come with scantune; the first is the one to train at."""
     text = (resources.files("scantune.simulate") / "centres" / f"{cohort}.toml").read_text(encoding="utf-8")
     return centres_from_toml(text, f"{cohort}.toml")
 
@@ -67,7 +67,7 @@ def read_centres(path: str | Path) -> dict[str, Centre]:
 
 
 def centres_from_toml(text: str, where: str) -> dict[str, Centre]:
-    """The centres of a protocol file's text.
+    """Parse the centres of a protocol file's text.
 
     Raises:
         InputError: As `read_centres`.
@@ -99,7 +99,7 @@ def _centre(name: str, table: Mapping[str, Any], where: str) -> Centre:
 
 
 def _member(family: Mapping[str, type[Kind]], table: Any, where: str) -> Kind:
-    """A member of a family, from a table whose `kind` names it."""
+    """Create a member of a family from a table whose `kind` names it."""
     kind = table.get("kind") if isinstance(table, dict) else None
     if not isinstance(kind, str) or kind not in family:
         raise InputError(f"The {where} must have a kind out of {', '.join(family)}, got {kind!r}.")

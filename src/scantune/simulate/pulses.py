@@ -18,7 +18,7 @@ class Sequence(ABC):
 
     @abstractmethod
     def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:
-        """The signal of each tissue by name, at a field strength in tesla.
+        """Return the signal of each tissue by name, at a field strength in tesla.
 
         Raises:
             InputError: A tissue is unknown, or its relaxation times are at this field strength.
@@ -29,11 +29,11 @@ class PulseSequence(Sequence):
     """A sequence whose signal follows from proton density and relaxation times."""
 
     def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:
-        """The signal of each tissue of `TISSUES` by name, at a field strength in tesla."""
+        """Return the signal of each tissue of `TISSUES` by name, at a field strength in tesla."""
         return {name: self.signal(entry(TISSUES, name, "in the table of tissues"), field) for name in tissues}
 
     def signal(self, tissue: Tissue, field: float) -> float:
-        """The signal of a tissue at a field strength in tesla.
+        """Return the signal of a tissue at a field strength in tesla.
 
         Raises:
             InputError: The relaxation times are not known at this field strength.
@@ -42,11 +42,11 @@ class PulseSequence(Sequence):
 
     @abstractmethod
     def magnetisation(self, tissue: Relaxation) -> float:
-        """The transverse magnetisation at the echo, in units of the equilibrium's; its sign tells the phase."""
+        """Return the transverse magnetisation at the echo relative to equilibrium; its sign gives the phase."""
 
 
 def entry(table: Mapping[str, T], tissue: str, where: str) -> T:
-    """What a table says about a tissue.
+    """Return the value of a tissue in a table.
 
     Raises:
         InputError: It says nothing.
@@ -57,7 +57,7 @@ def entry(table: Mapping[str, T], tissue: str, where: str) -> T:
 
 
 def is_number(value: object) -> bool:
-    """Whether something is a finite number."""
+    """Return True if a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

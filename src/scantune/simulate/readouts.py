@@ -21,7 +21,7 @@ class Readout(ABC):
 
     @abstractmethod
     def resolve(self, signal: Tensor, inside: Tensor, around: float, edge: float) -> Tensor:
-        """The signal at the resolution that was acquired.
+        """Reduce the signal to the resolution that was acquired.
 
         Args:
             signal: Signal `(slices, height, width)`; 0 where `inside` is 0.
@@ -32,7 +32,7 @@ class Readout(ABC):
 
     @abstractmethod
     def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:
-        """Noise of unit deviation in both receiver channels `(2, slices, height, width)`."""
+        """Draw noise of unit deviation in both receiver channels `(2, slices, height, width)`."""
 
 
 class Blurred(Readout):
@@ -45,7 +45,7 @@ class Blurred(Readout):
         return blurred[0] / blurred[1].clamp_min(1e-6) * inside
 
     def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:  # noqa: ARG002
-        """White."""
+        """Draw white noise."""
         return torch.from_numpy(rng.standard_normal((2, *shape), dtype=np.float32)).to(like.device)
 
 
@@ -57,7 +57,7 @@ class Truncated(Readout):
         return _filtered(signal + around * (1 - inside), edge)
 
     def noise(self, shape: torch.Size, edge: float, rng: np.random.Generator, like: Tensor) -> Tensor:
-        """White in the acquired part of k-space."""
+        """Draw noise that is white in the acquired part of k-space."""
         rows, columns = (_window(size, edge) for size in shape[-2:])
         kept = float(rows.square().mean() * columns.square().mean())
         spectrum = circular_normal(rng, shape, like.device) * (rows[:, None] * columns / math.sqrt(kept)).to(
@@ -70,7 +70,7 @@ READOUTS: dict[str, Readout] = {"blurred": Blurred(), "truncated": Truncated()}
 
 
 def circular_normal(rng: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Complex numbers whose real and imaginary parts are independent normal deviates, complex64.
+    """Draw complex numbers whose real and imaginary parts are independent normal deviates, complex64.
 
     Four random bytes each are turned into a radius and an angle on the device: drawing normal deviates on the CPU takes
     as long as all the rest of a scan takes on a GPU. No part is beyond 4.9, which one deviate in a million would be.
@@ -84,7 +84,7 @@ def circular_normal(rng: np.random.Generator, shape: Sequence[int], device: torc
 
 
 def _filtered(images: Tensor, edge: float) -> Tensor:
-    """Images `(..., height, width)` without the frequencies above those of voxels `edge` times as large."""
+    """Filter images `(..., height, width)` to the frequencies of voxels `edge` times as large."""
     height, width = images.shape[-2:]
     rows, columns = _window(height, edge), _window(width, edge)[: width // 2 + 1]
     spectrum = torch.fft.rfft2(images) * (rows[:, None] * columns).to(images.device)
@@ -93,7 +93,7 @@ def _filtered(images: Tensor, edge: float) -> Tensor:
 
 
 def _window(size: int, edge: float) -> Tensor:
-    """What is kept of each frequency `(size,)`: all, nothing, and a raised cosine in between."""
+    """Return the weight of each frequency `(size,)`: 1, 0, and a raised cosine in between."""
     frequency = torch.fft.fftfreq(size).abs() * 2 * edge  # 1 is the highest that was acquired
     fall = ((1 - frequency) / _SOFT_EDGE).clamp(0, 1)
     return 0.5 - 0.5 * torch.cos(math.pi * fall)

@@ -77,7 +77,7 @@ def structure_values(scheme: Mapping[int, Region]) -> dict[str, int]:
 
 
 def labelled_atlas(folder: str | Path, scheme: Mapping[int, Region] | None = None) -> Atlas:
-    """An anatomy of a user's label maps, in which every structure of the scheme is one of its own.
+    """Build an anatomy from a user's label maps, in which every structure of the scheme is a region of its own.
 
     Maps of brain tissues alone, CSF among them, vary as brains do, and what is around them is stripped away; in all
     others only the shape varies.

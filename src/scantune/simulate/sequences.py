@@ -29,7 +29,7 @@ class SpinEcho(PulseSequence):
         require_times("spin-echo", tr=self.tr, te=self.te)
 
     def magnetisation(self, tissue: Relaxation) -> float:
-        """Saturation recovery, with what the 180 degree pulse turns over of the recovery before it."""
+        """Compute saturation recovery, with the part of it that the 180 degree pulse turns over."""
         recovered = 1 - 2 * exp(-(self.tr - self.te / 2) / tissue.t1) + exp(-self.tr / tissue.t1)
         return recovered * exp(-self.te / tissue.t2)
 
@@ -50,7 +50,7 @@ class SpoiledGradientEcho(PulseSequence):
         require_flip("spoiled-gradient-echo", self.flip)
 
     def magnetisation(self, tissue: Relaxation) -> float:
-        """Ernst's steady state, and T2* decay."""
+        """Compute Ernst's steady state with T2* decay."""
         e1, angle = exp(-self.tr / tissue.t1), math.radians(self.flip)
         return math.sin(angle) * (1 - e1) / (1 - e1 * math.cos(angle)) * exp(-self.te / tissue.t2_star)
 
@@ -92,7 +92,7 @@ class Mprage(PulseSequence):
             )
 
     def magnetisation(self, tissue: Relaxation) -> float:
-        """What the pulse in the middle of the train turns over, and T2* decay."""
+        """Compute the magnetisation that the pulse in the middle of the train turns over, with T2* decay."""
         angle = math.radians(self.flip)
         # A cycle is an affine map of the magnetisation before the inversion: two points fix the map, and what it leaves
         # unchanged is the steady state.
@@ -102,7 +102,7 @@ class Mprage(PulseSequence):
 
     @property
     def _before(self) -> int:
-        """Pulses before the one in the middle of the train."""
+        """Number of pulses before the one in the middle of the train."""
         return self.echoes // 2
 
     @property
@@ -114,18 +114,18 @@ class Mprage(PulseSequence):
         return self._train_start + self.echoes * self.echo_spacing
 
     def _at_centre(self, before_inversion: float, tissue: Relaxation) -> float:
-        """Longitudinal magnetisation just before the pulse in the middle of the train."""
+        """Return the longitudinal magnetisation just before the pulse in the middle of the train."""
         first = _recover(-before_inversion, self._train_start, tissue.t1)
         return self._pulses(first, self._before, tissue)
 
     def _cycle(self, before_inversion: float, tissue: Relaxation) -> float:
-        """Longitudinal magnetisation just before the next inversion."""
+        """Return the longitudinal magnetisation just before the next inversion."""
         centre = self._at_centre(before_inversion, tissue)
         end = self._pulses(centre, self.echoes - self._before, tissue)
         return _recover(end, self.tr - self._train_end, tissue.t1)
 
     def _pulses(self, magnetisation: float, count: int, tissue: Relaxation) -> float:
-        """Longitudinal magnetisation after a number of pulses, each followed by recovery: a geometric series."""
+        """Sum the geometric series of longitudinal magnetisation after pulses that are each followed by recovery."""
         e1 = exp(-self.echo_spacing / tissue.t1)
         factor = math.cos(math.radians(self.flip)) * e1
         steady = (1 - e1) / (1 - factor)
@@ -157,7 +157,7 @@ class Flair(PulseSequence):
             )
 
     def magnetisation(self, tissue: Relaxation) -> float:
-        """Inversion recovery from a steady state that the echo's 180 degree pulse has lowered."""
+        """Compute inversion recovery from a steady state that the echo's 180 degree pulse has lowered."""
         t1 = tissue.t1
         recovered = 1 - 2 * exp(-self.ti / t1) + 2 * exp(-(self.tr - self.te / 2) / t1) - exp(-self.tr / t1)
         return recovered * exp(-self.te / tissue.t2)
@@ -179,7 +179,7 @@ class BalancedSsfp(PulseSequence):
         require_flip("balanced-ssfp", self.flip)
 
     def magnetisation(self, tissue: Relaxation) -> float:
-        """The steady state after the pulse, and T2 decay: what dephases by T2* is refocused near TR/2."""
+        """Compute the steady state after the pulse with T2 decay; dephasing by T2* is refocused near TR/2."""
         e1, e2, angle = exp(-self.tr / tissue.t1), exp(-self.tr / tissue.t2), math.radians(self.flip)
         after_pulse = math.sin(angle) * (1 - e1) / (1 - (e1 - e2) * math.cos(angle) - e1 * e2)
         return after_pulse * exp(-self.te / tissue.t2)
@@ -200,7 +200,7 @@ class Given(Sequence):
                 )
 
     def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:  # noqa: ARG002
-        """The stated values, at every field strength.
+        """Return the stated values, at every field strength.
 
         Raises:
             InputError: No value is stated for a tissue.

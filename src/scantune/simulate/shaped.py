@@ -36,7 +36,7 @@ class Body(ABC):
 
     @abstractmethod
     def depths(self, at: Where) -> Tensor:
-        """How far below the surface of each region points lie.
+        """Return the depth of points below the surface of each region.
 
         Args:
             at: Their coordinates.
@@ -60,7 +60,7 @@ class Shaped(Anatomy):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, view: FieldOfView, state: str) -> Body:
-        """The shapes of one person in one state; draws the same random numbers whatever the state and the view."""
+        """Draw the shapes of one person in one state, with the same random numbers whatever the state and the view."""
 
     def subject(self, rng: np.random.Generator, view: FieldOfView, state: str = "") -> Subject:
         """Draw one person and lay the scanner's grid over them."""
@@ -84,16 +84,16 @@ class Shaped(Anatomy):
         return Subject(fractions, self.regions, spacing, origin, body.landmarks)
 
     def to(self, device: str | torch.device) -> Self:
-        """The same anatomy, computed on a device."""
+        """Return the same anatomy on another device."""
         return dataclasses.replace(self, device=torch.device(device))
 
     def fingerprint(self) -> str:
-        """Its name: everything about it is in the code."""
+        """Return its name: everything about it is in the code."""
         return type(self).__name__
 
 
 def painted(depths: Tensor, softness: float) -> Tensor:
-    """Shares `(regions, ...)` of regions painted one over the other, with borders `softness` mm wide.
+    """Paint regions one over the other with borders `softness` mm wide, and return their shares `(regions, ...)`.
 
     Args:
         depths: Depths in mm `(regions, ...)`, later regions on top; the result takes their place.

@@ -22,7 +22,7 @@ Where = tuple[Tensor, Tensor, Tensor]
 
 
 def ellipsoid(at: Where, middle: Place, half: Place) -> Tensor:
-    """Depth below the surface of an ellipsoid."""
+    """Return the depth below the surface of an ellipsoid."""
     places = [(axis - start) / size for axis, start, size in zip(at, middle, half, strict=True)]
     radius = (places[0].square() + places[1].square() + places[2].square()).clamp_min_(1e-8).sqrt_()
     slopes = [place.div_(size).square_() for place, size in zip(places, half, strict=True)]
@@ -31,14 +31,14 @@ def ellipsoid(at: Where, middle: Place, half: Place) -> Tensor:
 
 
 def ellipse(y: Tensor, x: Tensor, half: Sequence[Tensor | float]) -> Tensor:
-    """Depth below the border of an ellipse about 0."""
+    """Return the depth below the border of an ellipse about 0."""
     a, b = y / half[0], x / half[1]
     radius = torch.hypot(a, b).clamp_min_(1e-4)
     return (1 - radius) * radius / torch.hypot(a / half[0], b / half[1]).clamp_min_(1e-5)
 
 
 def superellipse(y: Tensor, x: Tensor, half: Sequence[float], power: float) -> Tensor:
-    """Depth below the border of |y/a|^p + |x/b|^p = 1: the higher the power, the closer to a rectangle."""
+    """Return the depth below the border of |y/a|^p + |x/b|^p = 1: the higher the power, the closer to a rectangle."""
     scaled = torch.stack([y.abs() / half[0], x.abs() / half[1]])
     radius = scaled.pow(power).sum(0).pow(1 / power).clamp_min(1e-4)
     share = (scaled / radius).pow(power - 1)
@@ -48,7 +48,7 @@ def superellipse(y: Tensor, x: Tensor, half: Sequence[float], power: float) -> T
 
 
 def quadric(at: Where, middle: Place, half: Place) -> Tensor:
-    """Depth below the surface of an ellipsoid, that of its equation."""
+    """Return the depth below the surface of the ellipsoid of an equation."""
     z, y, x = ((axis - start).square_() for axis, start in zip(at, middle, strict=True))
     one, two, three = (1 / size**2 for size in half)
     slope = (z * one**2).add_(y, alpha=two**2).add_(x, alpha=three**2).sqrt_().mul_(2).clamp_min_(1e-2)
@@ -56,7 +56,7 @@ def quadric(at: Where, middle: Place, half: Place) -> Tensor:
 
 
 def conic(y: Tensor, x: Tensor, half: tuple[float, float]) -> Tensor:
-    """Depth below the border of an ellipse about 0, that of its equation."""
+    """Return the depth below the border of the ellipse about 0 of an equation."""
     y, x = y.square(), x.square()
     one, two = (1 / size**2 for size in half)
     slope = (y * one**2).add_(x, alpha=two**2).sqrt_().mul_(2).clamp_min_(1e-2)
@@ -64,7 +64,7 @@ def conic(y: Tensor, x: Tensor, half: tuple[float, float]) -> Tensor:
 
 
 def rod(at: Where, start: Place, end: Place, radius: float) -> Tensor:
-    """Depth below the surface of a rod with round ends."""
+    """Return the depth below the surface of a rod with round ends."""
     up, forward, right = (last - first for first, last in zip(start, end, strict=True))
     z, y, x = (axis - first for axis, first in zip(at, start, strict=True))
     share = (z * up).add_(y, alpha=forward).add_(x, alpha=right).div_(up**2 + forward**2 + right**2).clamp_(0, 1)
@@ -74,7 +74,7 @@ def rod(at: Where, start: Place, end: Place, radius: float) -> Tensor:
 def wedge(
     y: Tensor, x: Tensor, ends: Sequence[tuple[float, float]], radii: tuple[Tensor | float, Tensor | float]
 ) -> Tensor:
-    """Depth below the border of a stroke with round ends whose radius changes from one end `(y, x)` to the other."""
+    """Return the depth below the border of a stroke whose round ends `(y, x)` have their own radii."""
     (start_y, start_x), (end_y, end_x) = ends
     run_y, run_x = end_y - start_y, end_x - start_x
     along = ((y - start_y) * run_y + (x - start_x) * run_x).div_(run_y**2 + run_x**2).clamp_(0, 1)
@@ -83,13 +83,13 @@ def wedge(
 
 
 def distance(at: Where, middle: Place = (0.0, 0.0, 0.0)) -> Tensor:
-    """Distance from a place."""
+    """Return the distance from a place."""
     z, y, x = ((axis - start).square_() for axis, start in zip(at, middle, strict=True))
     return z.add_(y).add_(x).sqrt_()
 
 
 def union(*parts: Tensor) -> Tensor:
-    """Depth below the surface of several bodies together."""
+    """Return the depth below the surface of several bodies together."""
     total = parts[0]
     for part in parts[1:]:
         total = torch.maximum(total, part)
@@ -97,12 +97,12 @@ def union(*parts: Tensor) -> Tensor:
 
 
 def smooth_max(one: Tensor, other: Tensor, blend: float) -> Tensor:
-    """Union of two bodies whose seam is rounded over about `blend` mm."""
+    """Unite two bodies, with the seam rounded over about `blend` mm."""
     gap = (one - other).abs_().neg_().add_(blend).clamp_min_(0).div_(blend)
     return torch.maximum(one, other).add_(gap.square_(), alpha=blend / 4)
 
 
 def smooth_min(one: Tensor, other: Tensor, blend: float) -> Tensor:
-    """What two bodies share, with a rounded edge."""
+    """Intersect two bodies, with a rounded edge."""
     gap = (one - other).abs_().neg_().add_(blend).clamp_min_(0).div_(blend)
     return torch.minimum(one, other).sub_(gap.square_(), alpha=blend / 4)

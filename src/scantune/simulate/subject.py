@@ -62,11 +62,11 @@ class FieldOfView:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Slices, rows, columns."""
+        """Number of slices, rows and columns."""
         return self.slices, round(self.height / self.in_plane), round(self.width / self.in_plane)
 
     def grid(self, coverage: tuple[float, float], jitter: float) -> tuple[tuple[float, float, float], ...]:
-        """Distances and first position, both `(z, y, x)` in mm, of voxel centres.
+        """Return the distances and first position, both `(z, y, x)` in mm, of voxel centres.
 
         Args:
             coverage: Lowest and highest z of what is scanned; slices are laid around its middle.
@@ -79,7 +79,7 @@ class FieldOfView:
         return spacing, (middle - half[0], -half[1], -half[2])
 
     def profile(self) -> list[tuple[float, float]]:
-        """Planes across a slice, each its shift in mm and its weight; the weights add up to 1.
+        """Return planes across a slice, each with its shift in mm and its weight; the weights add up to 1.
 
         The profile is a trapezoid whose width at half of its height is the thickness.
         """
@@ -91,7 +91,7 @@ class FieldOfView:
         return [(shift, weight / sum(weights)) for shift, weight in zip(shifts, weights, strict=True)]
 
     def _below(self, shift: float) -> float:
-        """Area of the profile below a shift from the middle of the slice, in mm; the whole has its thickness."""
+        """Return the area of the profile below a shift in mm from the middle of the slice."""
         if shift > 0:
             return self.thickness - self._below(-shift)
         fall, inwards = self.edges * self.thickness, self.thickness * (1 + self.edges) / 2 + shift
@@ -120,7 +120,7 @@ class Subject:
     around: str = ""
 
     def labels(self, values: Mapping[str, int]) -> Tensor:
-        """The label `(slices, height, width)`, uint8, that fills most of each voxel.
+        """Return the label `(slices, height, width)`, uint8, that fills most of each voxel.
 
         Args:
             values: Label value of each structure; regions of other structures are background.

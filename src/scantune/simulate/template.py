@@ -61,7 +61,7 @@ class Template:
     variation: Variation
 
     def at(self, points: Tensor) -> Tensor:
-        """Fractions `(tissues, depth, height, width)` at points `(depth, height, width, 3)` of its space."""
+        """Return the fractions `(tissues, depth, height, width)` at points `(depth, height, width, 3)` of its space."""
         fractions = self.fractions.to(torch.float32).div_(255)
         blur = self.variation.softness
         if blur:
@@ -69,12 +69,12 @@ class Template:
         return sample_at(fractions, self.origin, self.spacing, points)
 
     def to(self, device: str | torch.device) -> Template:
-        """The same template on a device; itself where it is there already."""
+        """Return the same template on a device, or itself if it is there already."""
         moved = self.fractions.to(device)
         return self if moved is self.fractions else dataclasses.replace(self, fractions=moved)
 
     def record(self) -> dict[str, Any]:
-        """Everything but the fractions, as JSON takes it."""
+        """Return everything but the fractions, as JSON takes it."""
         return {
             "spacing": self.spacing,
             "origin": self.origin,
@@ -85,7 +85,7 @@ class Template:
 
     @classmethod
     def from_record(cls, fractions: NDArray[np.uint8], record: Mapping[str, Any]) -> Template:
-        """What `record` described."""
+        """Restore the template that `record` described."""
         variation: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in record["variation"].items()
         }

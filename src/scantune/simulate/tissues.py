@@ -51,7 +51,7 @@ class Tissue:
     """Relaxation times by field strength in tesla."""
 
     def relaxation(self, field: float) -> Relaxation:
-        """The relaxation times at a field strength in tesla.
+        """Return the relaxation times at a field strength in tesla.
 
         Raises:
             InputError: They are not known at this field strength.
@@ -66,7 +66,7 @@ class Tissue:
 
 
 def _tissue(density: float, at_1_5: tuple[float, float, float], at_3: tuple[float, float, float]) -> Tissue:
-    """A row of the table: proton density, then (T1, T2, T2*) in ms at 1.5 T and at 3 T."""
+    """Create a row of the table: proton density, then (T1, T2, T2*) in ms at 1.5 T and at 3 T."""
     return Tissue(density, {1.5: Relaxation(*at_1_5), 3.0: Relaxation(*at_3)})
 
 

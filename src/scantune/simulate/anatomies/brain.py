@@ -23,5 +23,5 @@ vary together."""
 
 
 def folds(regions: tuple[Region, ...]) -> tuple[int, ...]:
-    """The number of the random field of each region; what is no brain tissue varies with the fluid."""
+    """Return the number of each region's random field; regions that are no brain tissue vary with the fluid."""
     return tuple(FIELDS.get(region.tissue, 0) for region in regions)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scantune.simulate.anatomies.neck import AT, FAR
-from scantune.simulate.anatomies.vertebrae import Column
+from scantune.simulate.anatomies.vertebrae import VertebralColumn
 from scantune.simulate.solids import ellipse, smooth_max, wedge
 
 _ENLARGED = 26.0  # mm along z over which the cervical enlargement fades
@@ -37,7 +37,7 @@ class Cord:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Cord:
-        """One person's."""
+        """Draw the cord of one person."""
         area = float(np.clip(rng.normal(82, 6), 67, 92))
         aspect = float(np.clip(rng.normal(1.5, 0.14), 1.25, 1.9))
         half = math.sqrt(area / math.pi / aspect)
@@ -53,7 +53,7 @@ class Cord:
             roots=rng.uniform(-0.2, 0.2, 4).tolist(),
         )
 
-    def paint(self, out: Tensor, z: Tensor, y: Tensor, x: Tensor, column: Column) -> None:
+    def paint(self, out: Tensor, z: Tensor, y: Tensor, x: Tensor, column: VertebralColumn) -> None:
         """Write its depths to `out` `(regions, depth, height, width)`, and leave room for fluid around it."""
         large = ((z - self.enlargement) / _ENLARGED).square().neg_().exp_()
         wide = x / (1 + self.swell * large)
@@ -71,7 +71,7 @@ class Cord:
         out[AT["nerve roots"]] = torch.minimum(self._roots(turn, y, x, column), out[AT["CSF"]] - 0.3)
 
     def _butterfly(self, y: Tensor, x: Tensor, large: Tensor) -> Tensor:
-        """Depth in the grey matter of a cord with half axes of 4.2 and 6.2 mm."""
+        """Return the depth in the grey matter of a cord with half axes of 4.2 and 6.2 mm."""
         side = x.abs()
         thick = self.grey * (0.82 + 0.15 * large)
         anterior = wedge(y, side, ((0.9, 1.6), (1.65, 2.55)), (0.72 * thick, 1.05 * thick))
@@ -79,8 +79,8 @@ class Cord:
         commissure = wedge(y, side, ((0.7, 0.0), (0.8, 1.7)), (0.42 * thick, 0.55 * thick))
         return smooth_max(smooth_max(anterior, posterior, 0.4), commissure, 0.4)
 
-    def _roots(self, turn: Tensor, y: Tensor, x: Tensor, column: Column) -> Tensor:
-        """Rods from the front and the back of the cord outwards, further out the lower in a level."""
+    def _roots(self, turn: Tensor, y: Tensor, x: Tensor, column: VertebralColumn) -> Tensor:
+        """Return rods that run outwards from the front and the back of the cord, lower in a level the further out."""
         best = torch.full_like(y, FAR)
         for place, (front, side) in enumerate(((0.8, -1), (0.8, 1), (-0.75, -1), (-0.75, 1))):
             share = 1 - (turn + self.roots[place]).remainder(1.0)

@@ -50,17 +50,17 @@ class Gland:
 
     @property
     def middle(self) -> float:
-        """Position y of its middle: pressure moves the back more than the front."""
+        """Return the position y of its middle: pressure moves the back more than the front."""
         return 0.8 * (1 - self.press) * self.half[1]
 
     @property
     def back(self) -> float:
-        """Position y of its back, at mid height in the midline."""
+        """Return the position y of its back, at mid height in the midline."""
         return self.middle - (self.half[1] - self.notch) * self.press
 
     @property
     def box(self) -> tuple[Place, Place]:
-        """Lowest and highest corner of what holds it, its veins and the seminal vesicles."""
+        """Return the lowest and highest corner of what holds it, its veins and the seminal vesicles."""
         length, deep, wide = self.half
         side, lean = 1.1 * wide / self.widening + 8, self.lean * length
         return (-length - 8, -deep - lean - 14, -side), (length + 20, deep + lean + 12, side)
@@ -71,7 +71,7 @@ class Gland:
         return float(self.press**0.7)
 
     def frame(self, at: Where) -> Where:
-        """Coordinates in which nothing presses on it, it stands upright and its back has no groove."""
+        """Return coordinates in which nothing presses on the gland, it stands upright and its back has no groove."""
         z, y, x = at
         square = x.square()
         y = (y + self.lean * z - self.middle + self.bend * square / (square / 625 + 1)) / self.press
@@ -79,7 +79,7 @@ class Gland:
         return z, y - self.notch * behind / (square / 60 + 1), x * self.widening
 
     def depths(self, at: Where, noise: Tensor) -> list[Tensor]:
-        """Depths of dark walls, veins, vesicles, peripheral zone, lesion, transition zone, stroma, nodules.
+        """Return the depths of dark walls, veins, vesicles, peripheral zone, lesion, transition zone, stroma, nodules.
 
         Args:
             at: Where.
@@ -103,7 +103,7 @@ class Gland:
         return [walls, veins, tubes, whole, lesion, lobes.maximum(front), dark.maximum(front), bright]
 
     def _whole(self, at: Where) -> Tensor:
-        """Depth below its surface: a chestnut, wide at the base and at the back."""
+        """Return the depth below its surface: a chestnut, wide at the base and at the back."""
         z, y, x = (axis / half for axis, half in zip(at, self.half, strict=True))
         x = x / (1 + 0.16 * z - 0.2 * y)
         z, y, x = z.square(), y.square(), x.square()
@@ -112,7 +112,7 @@ class Gland:
         return (1 - x - y - z * (0.6 + 0.4 * z)) / slope
 
     def _lobes(self, at: Where) -> Tensor:
-        """Depth below the surface of the two lobes of the transition zone, not yet cut by the gland."""
+        """Return the depth below the surface of the two lobes of the transition zone, not yet cut by the gland."""
         (length, deep, wide), (apex, back, side) = self.half, self.rim
         reach = wide - side
         x = (at[2] - self.uneven).abs_()
@@ -121,7 +121,7 @@ class Gland:
         return smooth_max(lobe, 2.5 - x, 4.0).minimum(lobe + 4)
 
     def _front(self, at: Where) -> Tensor:
-        """Depth below the surface of the muscle in front of the transition zone and around the urethra."""
+        """Return the depth below the surface of the muscle in front of the transition zone and around the urethra."""
         z, y, x = at
         length, deep, wide = self.half
         front = quadric(at, (0.0, deep, 0.0), (1.1 * length, 0.36 * deep, 0.6 * wide))
@@ -129,13 +129,13 @@ class Gland:
         return torch.maximum(front, urethra)
 
     def _vesicles(self, at: Where) -> Tensor:
-        """Depth below the surface of the seminal vesicles."""
+        """Return the depth below the surface of the seminal vesicles."""
         length, deep, wide = self.half
         x = at[2].abs()
         return quadric((at[0] - 0.25 * x, at[1], x), (length + 1, -0.85 * deep, 0.62 * wide), (9, 7, 0.72 * wide))
 
     def _mixture(self, at: Where, lobes: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
-        """Depths of stromal (with the dark rims of lobes and nodules) and of glandular tissue of the lobes."""
+        """Return the depths of stromal (with dark rims of lobes and nodules) and of glandular tissue of the lobes."""
         dark = torch.maximum(-1.5 * fine - 1.6, 0.6 - (lobes - 0.5).abs_())
         bright = 1.5 * fine - 1.0
         patchy = 1.6 - 1.5 * fine
@@ -170,12 +170,12 @@ class Rectum:
 
     @property
     def box(self) -> tuple[Place, Place]:
-        """Lowest and highest corner of what holds it, as far as slices reach."""
+        """Return the lowest and highest corner of what holds it, as far as slices reach."""
         deep, side = self.lumen[0] + self.wall + 15, self.lumen[1] + self.wall + 6
         return (-100.0, self.middle - deep, -side), (100.0, self.middle + deep, side)
 
     def depths(self, at: Where, noise: Tensor) -> list[Tensor]:
-        """Depths of wall, stool, gas and balloon; `noise` makes the lining uneven."""
+        """Return the depths of wall, stool, gas and balloon; `noise` makes the lining uneven."""
         z, y, x = at
         y = y - self.middle + 0.12 * z + 0.002 * z.square()
         nowhere = torch.full_like(y, FAR)

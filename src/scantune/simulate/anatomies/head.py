@@ -70,7 +70,7 @@ _UNDER_SKIN = 4.0  # mm; fat between skin and muscle
 
 @functools.lru_cache(maxsize=2)
 def head_atlas(resolution: int = 1) -> Atlas:
-    """Heads made from the ICBM152 average brain and a simple model of what surrounds a brain.
+    """Build heads from the ICBM152 average brain and a simple model of its surroundings.
 
     Args:
         resolution: Voxel edge of the atlas in mm; coarser ones are for quick trials.
@@ -109,7 +109,7 @@ class _Surroundings:
         self._lumps = smooth_noise(rng, 1, brain.shape, (edge,) * 3, 6.0, torch.device("cpu"))[0].numpy()
 
     def kinds(self) -> NDArray[np.uint8]:
-        """0 for air and in the brain, from 1 the number in `SHELL`, `(depth, height, width)`."""
+        """Return 0 for air and brain, and from 1 the number in `SHELL`, `(depth, height, width)`."""
         cavity = self._cavity()
         beyond = self._distance(~cavity)
         temples, base = self._depth(_TEMPLES) > 0, self._z < -34 + 4 * self._lumps
@@ -125,13 +125,13 @@ class _Surroundings:
         return kinds
 
     def _cavity(self) -> NDArray[np.bool_]:
-        """The inside of the skull: the brain's mask, its clefts filled, and a fringe."""
+        """Return the inside of the skull: the brain's mask, its clefts filled, and a fringe."""
         grown = self._distance(~self._brain) <= _FILLED
         filled = self._distance(grown) > _FILLED - _FRINGE
         return np.asarray(filled | self._brain)
 
     def _outline(self, beyond_skull: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """The inside of the skin."""
+        """Return the inside of the skin."""
         from scipy import ndimage
 
         temple = np.clip(self._depth(_TEMPLES) / 8, 0, 1)
@@ -142,7 +142,7 @@ class _Surroundings:
         return np.asarray((smooth > 0.5) | (beyond_skull < scalp - 2))
 
     def _soft_tissue(self, below: NDArray[np.float32], temples: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        """Skin, fat under it, muscle at the temples and in the nape; both mixed in the depth of the face."""
+        """Return skin, fat under it, and muscle at the temples and in the nape; the face mixes both."""
         kinds = np.zeros(below.shape, np.uint8)
         kinds[below > 0] = _SKIN
         kinds[below > _SKIN_DEPTH] = _FAT
@@ -172,7 +172,7 @@ class _Surroundings:
         kinds[free & (self._depth(_EYE) > 0)] = _FLUID
 
     def _orbit(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """Along the axis of the orbit (0 at its tip, 1 in the eye), and distances in mm from its wall and its axis."""
+        """Return positions along the axis of the orbit (tip 0, eye 1) and distances in mm from its wall and axis."""
         tip, (narrow, wide) = np.asarray(_ORBIT[0], np.float32), _ORBIT[1]
         axis = np.asarray(_EYE[0], np.float32) - tip
         away = (self._z - tip[0], self._y - tip[1], abs(self._x) - tip[2])
@@ -182,7 +182,7 @@ class _Surroundings:
         return along, side - (narrow + (wide - narrow) * np.clip(along, 0, 1.0)), side
 
     def _depth(self, solid: _Solid) -> NDArray[np.float32]:
-        """About how many mm points lie below the surface of a solid."""
+        """Return the approximate depth in mm of points below the surface of a solid."""
         (z, y, x), (rz, ry, rx) = solid
         radius = np.sqrt(
             ((self._z - z) / rz) ** 2 + ((self._y - y) / ry) ** 2 + ((abs(self._x) - x) / rx) ** 2, dtype=np.float32
@@ -190,7 +190,7 @@ class _Surroundings:
         return np.asarray(min(rz, ry, rx) * (1 - radius))
 
     def _distance(self, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """How many mm the points of a mask lie below its surface; 0 outside."""
+        """Return the depth in mm of the points of a mask below its surface; 0 outside."""
         from scipy import ndimage
 
         return np.asarray(self._edge * np.maximum(ndimage.distance_transform_edt(mask) - 0.5, 0), dtype=np.float32)

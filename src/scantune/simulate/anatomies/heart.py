@@ -87,7 +87,7 @@ class Details:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> Self:
-        """One person's."""
+        """Draw the heart of one person."""
         u = rng.uniform
         turn = math.radians(160 + float(np.clip(rng.normal(0, 22), -60, 60)))
         return cls(
@@ -106,7 +106,7 @@ class Details:
         )
 
     def frame(self, z: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances from the axis along the septum and towards the right ventricle."""
+        """Return the distances from the axis along the septum and towards the right ventricle."""
         y = y - self.middle[0] - (self.bend[0] + self.bend[1] * z) * z
         x = x - self.middle[1] - (self.bend[2] + self.bend[3] * z) * z
         cos, sin = math.cos(self.turn), math.sin(self.turn)
@@ -132,7 +132,7 @@ class HeartBody(Body):
     chest: Thorax
 
     def depths(self, at: Where) -> Tensor:
-        """How far below the surface of each region points lie."""
+        """Return the depth of points below the surface of each region."""
         z, y, x = at
         depths = z.new_full((len(thorax.REGIONS) + len(_REGIONS), *z.shape), _FAR)
         extents = Extents.of(z, y, x)
@@ -143,7 +143,7 @@ class HeartBody(Body):
         return depths
 
     def _place(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Middle of the whole heart `(y, x)`, and how far it reaches from there."""
+        """Return the middle of the whole heart `(y, x)` and its reach from there."""
         outside, form, turn = self.ventricles.outside.radius, self.ventricles.form, self.details.turn
         right = max(form.beside * outside + self.ventricles.bulge, 65.0)
         shift, reach = (right - outside) / 2, (right + outside) / 2 + 17
@@ -151,7 +151,7 @@ class HeartBody(Body):
         return (y + shift * math.sin(turn), x + shift * math.cos(turn)), (reach, reach)
 
     def _heart(self, z: Tensor, y: Tensor, x: Tensor, highest: float) -> Tensor:
-        """Depths `(regions, depth, height, width)` of the heart's own regions at points up to a highest z."""
+        """Return depths `(regions, depth, height, width)` of the heart's own regions at points up to a highest z."""
         across, along = self.details.frame(z, y, x)
         angle, away = torch.atan2(across, along), torch.hypot(across, along)
         cavity, outside = self.ventricles.left(z, away, angle)
@@ -177,7 +177,7 @@ class HeartBody(Body):
         )
 
     def _chambers(self, z: Tensor, across: Tensor, along: Tensor, highest: float) -> tuple[Tensor, Tensor]:
-        """Depths in the deepest and the second deepest of atria and great vessels."""
+        """Return the depths in the deepest and the second deepest of atria and great vessels."""
         first, second = torch.full_like(z, _FAR), torch.full_like(z, _FAR)
         if highest - self.ventricles.base > -_BELOW:
             at = (z - self.ventricles.base, across, along)
@@ -188,7 +188,7 @@ class HeartBody(Body):
         return first, second
 
     def _grain(self, z: Tensor, angle: Tensor) -> Tensor:
-        """Trabeculae, from -1 to 1."""
+        """Return the trabeculae, from -1 to 1."""
         one, two, three = self.details.grain
         return torch.sin(9 * angle + z / 9 + one) * torch.sin(5 * angle - z / 7 + two + torch.sin(3 * angle + three))
 
@@ -219,7 +219,7 @@ class Heart(Shaped):
     wobble: ClassVar[Wobble] = Wobble(scales=((45.0, 4.0), (16.0, 1.3)), proportions=0.02, tilt=3.0)
 
     def draw(self, rng: np.random.Generator, view: FieldOfView, state: str) -> HeartBody:  # noqa: ARG002
-        """One person, filled (`ED`) or contracted (`ES`)."""
+        """Draw one person, with a filled (`ED`) or contracted (`ES`) heart."""
         if state not in self.states:
             raise InputError(f"A heart is scanned in state ED or ES, but {state!r} was asked for.")
         kind = str(rng.choice(list(_KINDS), p=[kind.share for kind in _KINDS.values()]))
@@ -241,7 +241,7 @@ class Heart(Shaped):
 
 
 def _filled(rng: np.random.Generator, kind: _Kind) -> Ventricles:
-    """A left ventricle before it contracts, its middle at height 0."""
+    """Return a left ventricle before it contracts, its middle at height 0."""
     radius, wall = float(rng.uniform(*kind.diameter)) / 2, float(rng.uniform(*kind.wall))
     whole = 45 + 1.55 * radius + float(rng.uniform(-4, 4))
     above = whole * float(rng.uniform(0.2, 0.28))

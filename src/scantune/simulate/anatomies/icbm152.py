@@ -46,7 +46,7 @@ _VARIATION = Variation(sharpness=(1.3, 2.5), folding=(0.8, 1.5), folding_length=
 
 
 def icbm152_case(values: Mapping[str, int]) -> Case:
-    """The average brain as a scan: its T1-weighted image without the skull, in MNI space, and its labels as reference.
+    """Return the average brain as a scan: T1-weighted image without skull, in MNI space, with reference labels.
 
     Args:
         values: Label value of each structure (CSF, GM, WM); structures that are not named are background.
@@ -79,7 +79,7 @@ def icbm152_case(values: Mapping[str, int]) -> Case:
 
 @functools.lru_cache(maxsize=2)
 def icbm152(resolution: int = 1) -> Atlas:
-    """Subjects made from the ICBM152 average brain.
+    """Create subjects from the ICBM152 average brain.
 
     Args:
         resolution: Voxel edge of the atlas in mm; coarser ones are for quick trials.
@@ -130,7 +130,7 @@ def _tissues(
     start: NDArray[np.float64],
     step: float,
 ) -> NDArray[np.float32]:
-    """Fractions `(tissues, depth, height, width)` from the two maps; CSF is the rest of the brain mask."""
+    """Return fractions `(tissues, depth, height, width)` from the two maps; CSF is the rest of the brain mask."""
     z, y, x = (
         at + step * np.arange(size).reshape([-1 if axis == own else 1 for own in range(3)])
         for axis, (at, size) in enumerate(zip(start, grey.shape, strict=True))
@@ -149,7 +149,7 @@ def _within(
     y: NDArray[np.float64],
     z: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """1 inside any of the ellipsoids or their mirror images, 0 outside, with a soft border of about 2 mm."""
+    """Return 1 inside any of the ellipsoids or their mirror images and 0 outside, with a soft border of about 2 mm."""
     depth = [
         min(radii)
         * (1 - np.sqrt(((abs(x) - cx) / radii[0]) ** 2 + ((y - cy) / radii[1]) ** 2 + ((z - cz) / radii[2]) ** 2))

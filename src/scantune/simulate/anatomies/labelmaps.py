@@ -67,7 +67,7 @@ def label_maps(
     ventricles: int = VENTRICLES,
     variation: Variation = BRAIN_VARIATION,
 ) -> Atlas:
-    """Subjects made from real label maps.
+    """Create subjects from real label maps.
 
     Args:
         source: A folder with NIfTI label maps, or label maps already read.
@@ -89,7 +89,7 @@ def label_maps(
 
 
 def _ordered(scheme: Mapping[int, Region]) -> tuple[Region, ...]:
-    """The regions of a scheme, each once, in the order of the brain's tissues."""
+    """Return the regions of a scheme, each once, in the order of the brain's tissues."""
     order = [region.tissue for region in TISSUES]
     ranks = {region: order.index(region.tissue) if region.tissue in order else len(order) for region in scheme.values()}
     return tuple(sorted(ranks, key=lambda region: ranks[region]))
@@ -138,7 +138,7 @@ def _template(
 
 
 def _upright(source: LabelMap) -> tuple[NDArray[np.integer], tuple[float, float, float]]:
-    """The map as `(z, y, x)` pointing up, forward, right, and its voxel edges in mm."""
+    """Return the map as `(z, y, x)` pointing up, forward, right, and its voxel edges in mm."""
     from nibabel.orientations import apply_orientation, io_orientation
 
     turn = io_orientation(source.affine)
@@ -149,7 +149,7 @@ def _upright(source: LabelMap) -> tuple[NDArray[np.integer], tuple[float, float,
 
 
 def _closed(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask with gaps filled slice by slice: cisterns and sulci that a map leaves out hold CSF."""
+    """Return the mask with gaps filled slice by slice: cisterns and sulci that a map leaves out hold CSF."""
     from scipy import ndimage
 
     disc = np.hypot(*np.mgrid[-_CLOSING : _CLOSING + 1, -_CLOSING : _CLOSING + 1]) <= _CLOSING
@@ -159,7 +159,7 @@ def _closed(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _halves(mask: NDArray[np.bool_], spacing: tuple[float, ...], half: list[float]) -> torch.Tensor:
-    """Centres `(n, 3)` in mm of the left and the right part of a mask, where there is one."""
+    """Return the centres `(n, 3)` in mm of the left and the right part of a mask, as far as they exist."""
     at = np.argwhere(mask) * np.array(spacing) - np.array(half)
     sides = [at[at[:, 2] < 0], at[at[:, 2] >= 0]]
     return torch.tensor(np.array([side.mean(0) for side in sides if len(side)]).reshape(-1, 3), dtype=torch.float32)

@@ -39,7 +39,7 @@ class Load:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Load:
-        """One person's."""
+        """Draw the lesion load of one person."""
         median, spread, least, most = _VOLUME
         volume = float(np.clip(median * math.exp(spread * rng.standard_normal()), least, most))
         severity = math.log(volume / median) / spread
@@ -61,7 +61,7 @@ def lesions(
     spacing: tuple[float, float, float],
     thickness: float,
 ) -> Tensor:
-    """What share of each voxel is lesion; never more than was white matter.
+    """Return the share of each voxel that is lesion; never more than was white matter.
 
     Args:
         rng: Where the randomness comes from.
@@ -85,7 +85,7 @@ def lesions(
 
 
 def _filled(spread: Tensor, faint: Tensor, deep: Tensor, white: Tensor, volume: float) -> Tensor:
-    """Shares of lesion `(voxels,)` when the disease has spread from the ventricles until their sum is `volume`."""
+    """Spread the disease from the ventricles until the shares of lesion `(voxels,)` add up to `volume`."""
     # on the device: asking for the sum after every step would make a GPU wait
     low, high = (torch.tensor(end, dtype=torch.float64, device=white.device) for end in (-_RIM, FARTHEST))
     shares = deep * white

@@ -89,7 +89,7 @@ class Neck:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Neck:
-        """One person's."""
+        """Draw the neck of one person."""
         back, front, side = rng.uniform(42, 56), rng.uniform(54, 70), rng.uniform(50, 62)
         return cls(
             back=back,
@@ -108,7 +108,7 @@ class Neck:
         )
 
     def outline(self, z: Tensor, y: Tensor, x: Tensor) -> Tensor:
-        """Depth below the skin."""
+        """Return the depth below the skin."""
         shoulders, chin = _rise(-z - 55, 30), _rise(z - self.jaw - 8, 25)
         away = y - (self.front - self.back) / 2
         away = away / (1 + 0.55 * chin * (away > 0))
@@ -116,7 +116,7 @@ class Neck:
         return smooth_min(depth, y + self.back - self.flat, 12.0)
 
     def box(self, heights: tuple[float, float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Lowest and highest corner of what holds it between two heights, and a little more."""
+        """Return the lowest and highest corner of what holds it between two heights, and a little more."""
         shoulders = 1 / (1 + math.exp((heights[0] + 55) * 4 / 30))
         chin = 1 / (1 + math.exp((self.jaw + 8 - heights[1]) * 4 / 25))
         middle, half = (self.front - self.back) / 2, (self.front + self.back) / 2
@@ -140,7 +140,7 @@ class Neck:
         self._front(out, z, y, x, outline, extents)
 
     def _septa(self, z: Tensor, y: Tensor, x: Tensor) -> Tensor:
-        """Distance in mm, more or less, to the nearest border between muscles."""
+        """Return the approximate distance in mm to the nearest border between muscles."""
         side, along = x.abs(), y + z * 0.05
         distances = _forms(self.forms, along, side)
         nearest, second = torch.minimum(distances[0], distances[1]), torch.maximum(distances[0], distances[1])
@@ -151,7 +151,7 @@ class Neck:
         return torch.where(y < 0, torch.minimum(gap, side), gap)
 
     def _front(self, out: Tensor, z: Tensor, y: Tensor, x: Tensor, outline: Tensor, extents: Extents) -> None:
-        """Airway, wide and flat behind the mouth, round below the larynx; lower jaw at high z."""
+        """Paint the airway, wide and flat behind the mouth and round below the larynx, and the lower jaw at high z."""
         place, scale = self.airway
         near = extents.around((place, 0.0), (14.0, 20.0))
         up = _rise(z[near] - self.jaw + 15, 20)
@@ -178,7 +178,7 @@ def _muscle_forms(rng: np.random.Generator, deep: float, wide: float) -> np.ndar
 
 
 def _vessel_forms(rng: np.random.Generator) -> np.ndarray:
-    """Vertebral arteries, carotids, jugular veins, and veins between the muscles of the back."""
+    """Return the forms of vertebral arteries, carotids, jugular veins, and veins between the muscles of the back."""
     forms = []
     for y, x, radius, stretch in _VESSELS:
         for side in (-1, 1):
@@ -191,7 +191,7 @@ def _vessel_forms(rng: np.random.Generator) -> np.ndarray:
 
 
 def _form(middle: np.ndarray, half: np.ndarray, angle: float) -> np.ndarray:
-    """Squared distance from an ellipse's middle relative to its half axes: factors of y2, x2, yx, y, x and 1."""
+    """Return factors of y2, x2, yx, y, x and 1 in the squared distance from an ellipse relative to its half axes."""
     cos, sin = math.cos(angle), math.sin(angle)
     axes = np.array([[cos, -sin], [sin, cos]]) / half[:, None]
     metric = axes.T @ axes
@@ -199,5 +199,5 @@ def _form(middle: np.ndarray, half: np.ndarray, angle: float) -> np.ndarray:
 
 
 def _rise(value: Tensor, width: float) -> Tensor:
-    """From 0 far below 0 to 1 far above it."""
+    """Rise from 0 far below 0 to 1 far above it."""
     return torch.sigmoid(value * (4 / width))

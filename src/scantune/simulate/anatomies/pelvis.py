@@ -66,7 +66,7 @@ class Skin:
     cleft: float
 
     def depth(self, y: Tensor, side: Tensor) -> Tensor:
-        """Depth below the skin, at a distance `side` from the middle: a rounded box with a cleft behind."""
+        """Return the depth below the skin, at a distance `side` from the middle: a rounded box with a cleft behind."""
         half = (self.front - self.back) / 2
         high, wide = (y - (self.front + self.back) / 2) / half, side / _HIP
         value = high.square().square_() + wide.square().square_()
@@ -96,7 +96,7 @@ class Pelvis(Body):
     noise: Tensor
 
     def depths(self, at: Where) -> Tensor:
-        """Depths of all regions, in the order of `REGIONS`."""
+        """Return the depths of all regions, in the order of `REGIONS`."""
         # large shapes have smooth depths, so a quarter of the points is enough for them
         z, y, x = F.avg_pool2d(torch.stack(at, 1), _COARSE, ceil_mode=True).movedim(1, 0).contiguous()
         around = F.interpolate(self._around((z, y, x)), scale_factor=_COARSE, mode="bilinear")
@@ -116,13 +116,13 @@ class Pelvis(Body):
         return out
 
     def _near(self, organ: Gland | Rectum, at: Where, box: Window) -> list[Tensor]:
-        """Depths of the parts of an organ in its box."""
+        """Return the depths of the parts of an organ in its box."""
         z, y, x = (axis[box].contiguous() for axis in at)
         noise = sample_at(self.noise, NOISE_BOX[0], NOISE_STEP, torch.stack([z, y, x], -1))
         return organ.depths((z, y, x), noise)
 
     def _around(self, at: Where) -> Tensor:
-        """Depths `(7, depth, height, width)` of what lies around gland and rectum."""
+        """Return the depths `(7, depth, height, width)` of what lies around gland and rectum."""
         z, y, x = at
         side = (z, y - self.forward, x.abs())
         skin = self.skin.depth(y, side[2])
@@ -134,7 +134,7 @@ class Pelvis(Body):
         return torch.stack([skin, skin - 2.5, muscle, bone, marrow, _vessels(side), urine])
 
     def _levator(self, at: Where) -> Tensor:
-        """Depth below the surface of the sling around gland and rectum, wider the higher, open in front."""
+        """Return the depth below the surface of the sling around gland and rectum, wider the higher, open in front."""
         z, y, x = at
         length, _, wide = self.gland.half
         reach = 0.6 * wide + 8 + 0.32 * (z + length)
@@ -143,7 +143,7 @@ class Pelvis(Body):
 
 
 def _muscles(at: Where) -> Tensor:
-    """Depth below the surface of the obturator and gluteal muscles and those of hip and thigh, of one side."""
+    """Return the depth below the surface of obturator, gluteal, hip and thigh muscles of one side."""
     z, y, x = at
     obturator = conic(y - 4, x - 45 - 0.15 * z + 0.1 * y, (38, 9))
     middle = y + 66 + 0.3 * x - 0.0055 * x.square()
@@ -157,7 +157,7 @@ def _muscles(at: Where) -> Tensor:
 
 
 def _bones(at: Where) -> Tensor:
-    """Depth below the surface of pubis, ischium, acetabulum, femur and coccyx, of one side."""
+    """Return the depth below the surface of pubis, ischium, acetabulum, femur and coccyx, of one side."""
     z, y, x = at
     head = distance(at, (16, 10, 88))
     socket = (3.8 - (head - 30.8).abs_()).minimum(86 - x)
@@ -171,6 +171,6 @@ def _bones(at: Where) -> Tensor:
 
 
 def _vessels(at: Where) -> Tensor:
-    """Depth below the surface of the femoral artery and vein of one side."""
+    """Return the depth below the surface of the femoral artery and vein of one side."""
     _, y, x = at
     return torch.maximum(4.5 - torch.hypot(y - 66, x - 64), 5.5 - torch.hypot(y - 62, x - 52))

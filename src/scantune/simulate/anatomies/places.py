@@ -47,7 +47,7 @@ class Places:
 
     @classmethod
     def of(cls, template: Template, tissues: Sequence[str]) -> Places:
-        """Found in the fractions of a template, the first of which are of these tissues."""
+        """Find the places in the fractions of a template whose first tissues are the given ones."""
         factor = max(1, round(_STEP / template.spacing[0]))
         fine = template.fractions[: len(tissues)].float().div_(255)
         fractions = F.avg_pool3d(fine[None], factor)[0]
@@ -64,11 +64,11 @@ class Places:
         return cls(maps, origin, spacing, torch.stack([there.amin(0) - reach, there.amax(0) + reach]))
 
     def at(self, points: Tensor) -> Tensor:
-        """Both maps `(2, depth, height, width)` at points `(depth, height, width, 3)` of the template's space."""
+        """Return both maps `(2, depth, height, width)` at points `(depth, height, width, 3)` of template space."""
         return sample_at(self.maps, self.origin, self.spacing, points, border="border")
 
     def window(self, points: Tensor) -> Window:
-        """The part of a grid of points `(depth, height, width, 3)` that holds all of the brain."""
+        """Return the part of a grid of points `(depth, height, width, 3)` that holds all of the brain."""
         inside = ((points > self.bounds[0]) & (points < self.bounds[1])).all(-1)
         lines = [inside.any(axes[1]).any(axes[0]) for axes in ((1, 2), (0, 2), (0, 1))]
         there = [line.nonzero()[0] for line in np.split(torch.cat(lines).cpu().numpy(), np.cumsum(inside.shape)[:-1])]
@@ -77,7 +77,7 @@ class Places:
 
 
 def distance_to(mask: Tensor, spacing: Sequence[float]) -> Tensor:
-    """Euclidean distance in mm of every voxel `(depth, height, width)` to the nearest one of a mask."""
+    """Return the euclidean distance in mm of every voxel `(depth, height, width)` to the nearest one of a mask."""
     squared = torch.where(mask, 0.0, 1e6)
     for axis, edge in enumerate(spacing):
         lines = squared.movedim(axis, -1)
@@ -100,7 +100,7 @@ def _ventricles(fluid: Tensor, points: Tensor) -> Tensor:
 
 
 def _spread(distance: Tensor, depth: Tensor, points: Tensor) -> Tensor:
-    """How far the disease has to spread to a voxel: less at the horns, more in crossing fibres and at the cortex."""
+    """Return the effort of disease to reach a voxel: low at the horns, high in crossing fibres and at the cortex."""
     caps = sum(
         torch.exp((-0.5 * (_mirrored(points) - points.new_tensor(centre)).square().sum(-1) / radius**2).clamp_min(-60))
         for centre, radius in _CAPS
@@ -111,18 +111,18 @@ def _spread(distance: Tensor, depth: Tensor, points: Tensor) -> Tensor:
 
 
 def _chance(distance: Tensor, depth: Tensor, points: Tensor) -> Tensor:
-    """How likely deep lesions are: in the depth of the white matter, and nearer to the ventricles."""
+    """Return the likelihood of deep lesions: high deep in the white matter and near the ventricles."""
     chance = ((depth - 0.3) / 0.5).clamp(0, 1) * torch.exp(-distance / 14)
     crossing = (points[..., 2].abs() < _CALLOSUM) | (points[..., 0] < -22)
     return chance * ~(_spared(points) | crossing | (distance < 4) | (distance > FARTHEST))
 
 
 def _spared(points: Tensor) -> Tensor:
-    """Cerebellum and what is below the cerebrum."""
+    """Return a mask of the cerebellum and everything below the cerebrum."""
     centre, radii = (points.new_tensor(part) for part in _CEREBELLUM)
     return (((points - centre) / radii).square().sum(-1) < 1) | (points[..., 0] < -34)
 
 
 def _mirrored(points: Tensor) -> Tensor:
-    """Points of either side on the right."""
+    """Mirror points of the left side to the right."""
     return torch.cat([points[..., :2], points[..., 2:].abs()], -1)

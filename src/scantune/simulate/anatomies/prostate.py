@@ -30,7 +30,7 @@ class Prostate(Shaped):
     labels = MappingProxyType({"TZ": 1, "PZ": 2})
 
     def draw(self, rng: np.random.Generator, view: FieldOfView, state: str) -> Pelvis:  # noqa: ARG002
-        """The shapes of one man; a coil in the rectum changes his rectum and presses on the gland, nothing else."""
+        """Draw the shapes of one man; a coil in the rectum changes only the rectum and presses on the gland."""
         gland = _gland(rng, view.endorectal)
         rectum = _rectum(rng, gland, view.endorectal)
         length, deep, _ = gland.half
@@ -54,7 +54,7 @@ class Prostate(Shaped):
 
 
 def _gland(rng: np.random.Generator, pressed: bool) -> Gland:
-    """A gland; the larger, the larger its transition zone and the thinner its peripheral zone."""
+    """Draw a gland; larger glands have a larger transition zone and a thinner peripheral zone."""
     volume = float(np.clip(_MEDIAN * np.exp(rng.normal(0, 0.38)), _SMALLEST, _LARGEST))
     growth = (volume - 45) / 40
     shape = rng.normal(1, 0.05, 3)
@@ -78,7 +78,7 @@ def _gland(rng: np.random.Generator, pressed: bool) -> Gland:
 
 
 def _nodules(rng: np.random.Generator, half: Place, rim: Place) -> tuple[Nodule, ...]:
-    """Nodules of the transition zone: the larger the gland, the larger and the more of them."""
+    """Draw nodules of the transition zone; larger glands have larger and more nodules."""
     room = (half[0] - rim[0] / 2, half[1] - rim[1] / 2, half[2] - rim[2])
     nodules = []
     for _ in range(int(rng.integers(2, 5)) + int(room[2] / 6)):
@@ -89,7 +89,7 @@ def _nodules(rng: np.random.Generator, half: Place, rim: Place) -> tuple[Nodule,
 
 
 def _lesion(rng: np.random.Generator, half: Place) -> tuple[Place, Place] | None:
-    """A dark lesion in the peripheral zone of some people, on one side of the back."""
+    """Draw a dark lesion in the peripheral zone of some people, on one side of the back."""
     angle = float(_between(rng, 0.25, 1.15) * rng.choice([-1, 1]))
     up, size = _between(rng, -0.6, 0.4), _between(rng, 3, 6.5)
     middle = (half[0] * up, -0.78 * half[1] * float(np.cos(angle)), 0.82 * half[2] * float(np.sin(angle)))
@@ -97,7 +97,7 @@ def _lesion(rng: np.random.Generator, half: Place) -> tuple[Place, Place] | None
 
 
 def _rectum(rng: np.random.Generator, gland: Gland, balloon: bool) -> Rectum:
-    """A rectum that touches the back of the gland."""
+    """Draw a rectum that touches the back of the gland."""
     full = rng.beta(1.2, 2.0)
     lumen = (float(3.5 + 11 * full + rng.uniform(0, 2)), float(8 + 11 * full + rng.uniform(0, 3)))
     inflated = (_between(rng, 14.5, 17.5), _between(rng, 17.5, 22.5))
@@ -108,7 +108,7 @@ def _rectum(rng: np.random.Generator, gland: Gland, balloon: bool) -> Rectum:
 
 
 def _noise(rng: np.random.Generator, device: torch.device) -> Tensor:
-    """Random fields, coarse to fine, around gland and rectum."""
+    """Draw random fields, coarse to fine, around gland and rectum."""
     shape = [int((high - low) / step) + 1 for low, high, step in zip(*NOISE_BOX, NOISE_STEP, strict=True)]
     return torch.cat([smooth_noise(rng, 1, shape, NOISE_STEP, length, device) for length in _NOISE_LENGTHS])
 

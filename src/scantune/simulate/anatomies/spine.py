@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scantune.simulate.anatomies.cord import Cord
 from scantune.simulate.anatomies.neck import AT, FAR, REGIONS, Neck
-from scantune.simulate.anatomies.vertebrae import Column
+from scantune.simulate.anatomies.vertebrae import VertebralColumn
 from scantune.simulate.deform import Wobble
 from scantune.simulate.extents import Extents
 from scantune.simulate.shaped import Body, Shaped
@@ -25,14 +25,14 @@ class SpineBody(Body):
     """One neck, bent along a curve; lengths in mm."""
 
     neck: Neck
-    column: Column
+    column: VertebralColumn
     cord: Cord
     middle: tuple[float, float]  # of the cord at z = 0, (y, x)
     place: tuple[float, float]  # of the canal's middle relative to the cord's
     bend: tuple[float, float, float]  # slope and bow of the curve in y, slope in x; mm at z = 50 mm
 
     def depths(self, at: Where) -> Tensor:
-        """Depths below the surfaces of all regions."""
+        """Return the depths below the surfaces of all regions."""
         z, y, x = at
         out = z.new_full((len(REGIONS), *z.shape), FAR)
         height = z / 50
@@ -61,12 +61,12 @@ class Spine(Shaped):
     wobble: ClassVar[Wobble] = Wobble(scales=((40.0, 1.2), (12.0, 0.25)), size=(1.0, 0.01), proportions=0.01, tilt=1.8)
 
     def draw(self, rng: np.random.Generator, view: FieldOfView, state: str) -> SpineBody:  # noqa: ARG002
-        """One person's neck."""
+        """Draw the neck of one person."""
         neck, cord = Neck.draw(rng), Cord.draw(rng)
         # fluid in front of, behind and beside the cord
         front, back, side = rng.uniform(1.6, 5.4), rng.uniform(1.0, 2.5), rng.uniform(3.6, 6.0)
         half = (cord.half[0] + (front + back) / 2, cord.half[1] + side)
-        column = Column.draw(rng, half)
+        column = VertebralColumn.draw(rng, half)
         middle = (rng.uniform(-5, 5), rng.uniform(-4, 4))
         place = ((front - back) / 2, float(np.clip(rng.normal(0, 0.5), -1, 1)))
         bend = (rng.uniform(-2, 2), rng.uniform(-1.0, 2.5), rng.normal(0, 0.7))

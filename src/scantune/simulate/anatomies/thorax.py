@@ -69,7 +69,7 @@ class Thorax:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, front: float, back: float) -> Self:
-        """One person's.
+        """Draw the thorax of one person.
 
         Args:
             rng: Where the randomness comes from.
@@ -132,7 +132,7 @@ class Thorax:
         depths[2][at] = torch.minimum(depths[2][at], rest)
 
     def _paint_spine(self, z: Tensor, up: Tensor, over: Tensor, depths: Tensor) -> None:
-        """Vertebra, canal, the muscles beside them, and the aorta in front."""
+        """Paint the vertebra, the canal, the muscles beside them, and the aorta in front."""
         at = _near(Extents.of(z, up, over), (-4.0, 0.0), (50.0, 55.0))
         up, over = up[at], over[at]
         muscles = ellipse(up + 16, over, (34.0, 48.0))
@@ -143,19 +143,19 @@ class Thorax:
         depths[7][at] = self.aorta_radius - torch.hypot(up - self.aorta[0], over - self.aorta[1])
 
     def _paint_belly(self, z: Tensor, y: Tensor, x: Tensor, extents: Extents, depths: Tensor) -> None:
-        """What lies under the diaphragm."""
+        """Paint the organs under the diaphragm."""
         at = _near(extents, self.dome[0][1:], self.dome[1][1:])
         depths[3][at] = torch.minimum(ellipsoid((z[at], y[at], x[at]), *self.dome), depths[2][at] + 1)
         at = _near(extents, self.gas[0][1:], self.gas[1][1:])
         depths[4][at] = torch.minimum(ellipsoid((z[at], y[at], x[at]), *self.gas), depths[3][at] - 6)
 
     def _ribs(self, z: Tensor, a: Tensor, b: Tensor, muscle: Tensor) -> Tensor:
-        """Slices cut ribs at many angles: short and long pieces of bone in the chest wall."""
+        """Return the depth of ribs, which slices cut at many angles into short and long pieces of bone."""
         angle, (number, phase) = torch.atan2(b, a), self.ribs
         pieces = 5 * torch.cos(number * angle + (z / 25 + phase) + 1.5 * torch.sin(2 * angle + phase))
         return torch.minimum(3.5 - (muscle - 0.55 * self.muscle).abs_(), pieces - 1)
 
 
 def _near(extents: Extents, middle: _Pair, reach: _Pair) -> Window:
-    """The part of a grid in which the depth of a thing of this middle and reach `(y, x)` matters."""
+    """Return the part of a grid in which the depth of a body of this middle and reach `(y, x)` matters."""
     return extents.around(middle, (reach[0] + _MARGIN, reach[1] + _MARGIN))

@@ -38,7 +38,7 @@ class Bowl:
 
     @property
     def volume(self) -> float:
-        """In mL."""
+        """Return the volume in mL."""
         height = 2 / 3 * self.length + self.above - self.above**3 / (3 * self.length**2)
         return math.pi * self.radius**2 * height / 1000
 
@@ -51,11 +51,11 @@ class Waves:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, size: float) -> Self:
-        """Waves of random phase; the shorter, the smaller."""
+        """Draw waves of random phase; shorter waves are smaller."""
         return cls(tuple((k, size * rng.normal() / (k - 1), rng.uniform(0, 2 * math.pi)) for k in (2, 3, 4, 5)))
 
     def __call__(self, angle: Tensor) -> Tensor:
-        """The relative deviation of the radius."""
+        """Return the relative deviation of the radius."""
         total = torch.zeros_like(angle)
         for waves, size, phase in self.terms:
             total += size * torch.cos(waves * angle + phase)
@@ -86,7 +86,7 @@ class Form:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, septal: float) -> Self:
-        """One person's."""
+        """Draw the ventricles of one person."""
         waves = (Waves.drawn(rng, 0.035), Waves.drawn(rng, 0.1), Waves.drawn(rng, 0.04))
         return cls(*waves, septal, rng.uniform(0.70, 0.85), rng.uniform(1.06, 1.24), rng.uniform(0.08, 0.18))
 
@@ -111,21 +111,21 @@ class Ventricles:
 
     @property
     def widest(self) -> float:
-        """Height in mm at which the left ventricle is widest."""
+        """Return the height in mm at which the left ventricle is widest."""
         return self.base - self.cavity.above
 
     @property
     def apex(self) -> float:
-        """Height in mm of the outer apex."""
+        """Return the height in mm of the outer apex."""
         return self.widest - self.outside.length
 
     @property
     def wall(self) -> float:
-        """Mean thickness in mm of the left wall where the ventricle is widest."""
+        """Return the mean thickness in mm of the left wall where the ventricle is widest."""
         return self.outside.radius - self.cavity.radius
 
     def contracted(self, ejection: float, shortening: float) -> Ventricles:
-        """The left ventricle after a share of its blood has left: the apex stays, the base comes down."""
+        """Return the left ventricle after a share of its blood has left: the apex stays, the base comes down."""
         short = 1 - shortening
         length, above = self.cavity.length * short, self.cavity.above * short
         cavity = Bowl(self.cavity.radius * math.sqrt((1 - ejection) / short), length, above)
@@ -136,11 +136,11 @@ class Ventricles:
         return Ventricles(self.form, cavity, Bowl(radius, length + tip, above), base)
 
     def filled(self, volume: float) -> Ventricles:
-        """The same with a right ventricle of a volume in mL."""
+        """Return the same ventricles with a right ventricle of a volume in mL."""
         return dataclasses.replace(self, bulge=_bulge(self, volume))
 
     def left(self, z: Tensor, away: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
-        """Depths below the surface of the left cavity and of the left ventricle's outside, as if the base were open.
+        """Return the depths below the surfaces of left cavity and left ventricle, as if the base were open.
 
         Args:
             z: Height in mm.
@@ -153,7 +153,7 @@ class Ventricles:
         return ellipse(away, level, (inner, self.cavity.length)), ellipse(away, level, (outer, self.outside.length))
 
     def right(self, z: Tensor, across: Tensor, along: Tensor, angle: Tensor) -> Tensor:
-        """Depth below the surface of the oval that is the right ventricle where the left one does not cover it.
+        """Return the depth below the surface of the oval of the right ventricle outside the left one.
 
         Args:
             z: Height in mm.
@@ -165,7 +165,7 @@ class Ventricles:
         return ellipse(across, along - middle, (half, self.bulge * waves))
 
     def crescent(self, z: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Middle and half axis along the septum of that oval in mm, and its other half axis over the bulge."""
+        """Return middle and half axis of that oval along the septum in mm, and its other half axis over the bulge."""
         form, outside, top = self.form, self.outside, 0.1 * self.cavity.length
         level = half_circle((z - self.widest) / outside.length)
         reach = (1 - form.right_apex) * (outside.length + outside.above) - top
@@ -174,12 +174,12 @@ class Ventricles:
 
 
 def half_circle(place: Tensor) -> Tensor:
-    """Height of a half circle over places from -1 to 1; almost nothing beyond."""
+    """Return the height of a half circle over places from -1 to 1; almost nothing beyond."""
     return (1 - place.square()).clamp_min_(1e-4).sqrt_()
 
 
 def _bulge(ventricles: Ventricles, volume: float) -> float:
-    """The bulge that makes the right ventricle's volume, found by measuring: there is no formula for crescents."""
+    """Search for the bulge that gives the right ventricle its volume; crescents have no formula."""
     outside = ventricles.outside
     edges = (outside.length + outside.above, 3 * outside.radius, 4 * outside.radius)
     shape = [math.ceil(edge / _STEP) for edge in edges]

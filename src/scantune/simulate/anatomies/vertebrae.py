@@ -15,7 +15,7 @@ from scantune.simulate.solids import ellipse, smooth_max, smooth_min, superellip
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class VertebralColumn:
     """Vertebrae and discs, and the canal with its fat and fluid; lengths in mm, about the middle of the canal."""
 
     pitch: float  # from disc to disc
@@ -31,8 +31,8 @@ class Column:
     rough: Sequence[float]  # where the bumps of the bones are
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, sac: tuple[float, float]) -> Column:
-        """One person's, around a dural sac of half axes `(y, x)`."""
+    def draw(cls, rng: np.random.Generator, sac: tuple[float, float]) -> VertebralColumn:
+        """Draw the column of one person around a dural sac of half axes `(y, x)`."""
         return cls(
             pitch=rng.uniform(15, 18),
             phase=rng.uniform(-9, 9),
@@ -48,7 +48,7 @@ class Column:
         )
 
     def sac(self, z: Tensor, y: Tensor, x: Tensor) -> Tensor:
-        """Depth in the dural sac: a rounded triangle, wide in front."""
+        """Return the depth in the dural sac: a rounded triangle, wide in front."""
         wide = x / (1 + self.taper * y).clamp(0.6, 1.4)
         return ellipse(y / (1 + 0.002 * z).clamp(0.85, 1.15), wide, self.canal)
 
@@ -82,7 +82,7 @@ class Column:
 
 
 def _spinous(behind: Tensor, side: Tensor, lower: Tensor, length: float) -> Tensor:
-    """A process that runs backwards from the canal, thickest in the middle of its height, forked at its tip."""
+    """Return a process that runs backwards from the canal, thickest at mid height and forked at its tip."""
     reach = length * (0.7 + 0.3 * lower)
     fork = (-behind - reach * 0.6).clamp_(0, 6) * 0.35
     blade = 2.2 + 1.0 * lower + (behind + 14).clamp(0, 8) * 0.25 + fork * 0.4 - (side - fork).abs()

@@ -60,12 +60,12 @@ class WhiteMatterLesions(Anatomy):
         return head_atlas() if self.atlas is None else self.atlas
 
     def to(self, device: str | torch.device) -> Self:
-        """The same anatomy, computed on a device."""
+        """Return the same anatomy on another device."""
         atlas = self._head.to(device)
         return self if atlas is self.atlas else dataclasses.replace(self, atlas=atlas)
 
     def fingerprint(self) -> str:
-        """From the head's templates."""
+        """Return a fingerprint of the head's templates."""
         return f"{type(self).__name__} {self._head.fingerprint()}"
 
     def subject(self, rng: np.random.Generator, view: FieldOfView, state: str = "") -> Subject:  # noqa: ARG002
@@ -95,7 +95,7 @@ class WhiteMatterLesions(Anatomy):
     def _brain(
         self, rng: np.random.Generator, load: Load, fractions: Tensor, spacing: tuple[float, float, float]
     ) -> Tensor:
-        """An individual's brain: fractions that add up to 1 wherever the template has some brain.
+        """Return an individual's brain: fractions that add up to 1 wherever the template has some brain.
 
         The brain is folded apart from what is around it, so that no fold ends up in the skull.
         """
@@ -113,7 +113,7 @@ def _places(template: Template) -> Places:
 
 @functools.lru_cache(maxsize=2)
 def _slab(template: Template, profile: tuple[tuple[float, float], ...]) -> Tensor:
-    """The template's fractions as a slice of this profile sees them.
+    """Return the template's fractions as a slice of this profile shows them.
 
     People are tilted by a few degrees at most, so what a slice averages over lies along the template's own z axis.
     """
