@@ -67,7 +67,7 @@ class Plain:
         """Eq. 15 of a batch `(slices, channels, height, width)`, a scalar."""
         output = self.network(images)
         layers = []
-        for layer, field in self.prior.families["cnn"].fields.items():
+        for layer, field in self.prior.families["cnn"].layers.items():
             channels = self.features[layer]
             samples = channels.movedim(1, 0).flatten(1)  # (channels, slices * pixels)
             if padding is not None:
@@ -107,7 +107,7 @@ class Plain:
             return None
         components = experts.components.flatten(2)
         loadings = torch.einsum("ncp,cgp->cgn", chosen - experts.mean.flatten(1), components)
-        return family.fields[experts.layer], loadings.flatten(0, 1)
+        return family.layers[experts.layer], loadings.flatten(0, 1)
 
     def gradient(self, images: Tensor, padding: Tensor | None = None) -> tuple[float, list[Tensor]]:
         """The objective of one batch, and its gradient at the normaliser's parameters."""

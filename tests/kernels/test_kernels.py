@@ -20,7 +20,7 @@ from scantune.kernels.triton import binning, convolution, moments, weights
 from scantune.kernels.triton.bump import bump
 from scantune.kernels.triton.convolution import convolve
 from scantune.kernels.triton.upsampling import double
-from scantune.methods.expert_statistics import meter_of
+from scantune.methods.expert_statistics import statistics_program
 from scantune.networks import (
     AdaptableNetwork,
     FastConvolution,
@@ -316,12 +316,12 @@ def test_units_give_what_the_network_gave_and_the_statistics_of_its_layers(toy, 
     task = deepcopy(toy.network.task).to(DEVICE).requires_grad_(False)
     prior = FieldOfExperts.fit(task, [features(1, size=(2, 32, 32))], density=density, patches=TOY_PATCHES)
     prior = prior.to(torch.device(DEVICE)).folded(fold_batch_norm(task))
-    fields, images = prior.families["cnn"].fields, features(1, seed=1, size=(2, 32, 32))
+    fields, images = prior.families["cnn"].layers, features(1, seed=1, size=(2, 32, 32))
     expected = prior.statistics(task, images)
     output, last = task(images), list(fields)[-1:]
     monkeypatch.setattr("scantune.densities.binning.usable", lambda tensor: True)
     monkeypatch.setattr("scantune.methods.expert_statistics.usable", lambda tensor: True)
-    units = FusedLayers.of(task, {layer: meter_of(field) for layer, field in fields.items()}, last)
+    units = FusedLayers.on_gpu(task, {layer: statistics_program(field) for layer, field in fields.items()}, last)
     assert set(units.activations) == set(fields) - set(last)
     torch.testing.assert_close(task(images), output)
     units.expect(None)

@@ -14,7 +14,7 @@ from scantune.adaptation.sampling import WholeVolume
 from scantune.config.settings import PriorSettings
 from scantune.densities import DENSITIES, DIVERGENCES
 from scantune.methods import METHODS, ModelParts
-from scantune.methods.expert_statistics import alike
+from scantune.methods.expert_statistics import alike, objective_and_gradient
 from scantune.methods.foe import FoEOptions
 from scantune.networks import GateAfterNormalizer, HalfPrecision, SinglePrecision
 from scantune.scans.preprocess import Preprocessing
@@ -145,7 +145,7 @@ def energies(toy, prior, scan=None):
 def test_channels_can_count_alike(toy, priors):
     prior = priors["gaussian"]
     layers = energies(toy, prior)
-    sizes = {layer: int(field.kept.sum()) for layer, field in prior.families["cnn"].fields.items()}
+    sizes = {layer: int(field.kept.sum()) for layer, field in prior.families["cnn"].layers.items()}
     expected = sum(layers[k] * sizes[k] for k in layers) / sum(sizes.values())
     assert objective(toy, prior, {"weighting": "channel"}) == pytest.approx(expected, rel=1e-3)
     assert objective(toy, prior, {}) == pytest.approx(sum(layers.values()) / len(layers), rel=1e-3)
@@ -180,7 +180,7 @@ def test_layers_join_from_the_input_side(toy, priors):
         pulls.append([key for key, value in statistics.items() if value.grad is not None and value.grad.any()])
         values.append(float(terms.objective.detach()))
     runner.finish()
-    layers = [f"cnn/{layer}" for layer in priors["gaussian"].families["cnn"].fields]
+    layers = [f"cnn/{layer}" for layer in priors["gaussian"].families["cnn"].layers]
     assert pulls == [layers[:2], layers[:4], [*layers, "pca/up.2.second.conv"], [*layers, "pca/up.2.second.conv"]]
     assert values == pytest.approx([values[0]] * 4)
 
@@ -239,14 +239,14 @@ def test_half_precision_gives_the_objective_and_the_gradient_up_to_rounding(meth
     runner, named = ready(toy, priors["gaussian"], method)
     moving = list(named.values())
     scan = Volume(toy_scan(167)[0] ** 1.5)
-    exact = runner._slope(scan.spread(4), moving)
-    runner.measuring.halve(scan.images.numel())
-    half = runner._slope(scan.spread(4), moving)
+    exact = objective_and_gradient(runner.batch_objective, scan.spread(4), moving)
+    runner.statistics.use_half_precision(scan.images.numel())
+    half = objective_and_gradient(runner.batch_objective, scan.spread(4), moving)
     assert not torch.equal(half, exact)
     assert alike(half, exact)
-    assert runner.finer()
-    torch.testing.assert_close(runner._slope(scan.spread(4), moving), exact)
-    assert not runner.finer()
+    assert runner.fast_path.leave_half_precision()
+    torch.testing.assert_close(objective_and_gradient(runner.batch_objective, scan.spread(4), moving), exact)
+    assert not runner.fast_path.leave_half_precision()
     runner.finish()
 
 
@@ -266,11 +266,12 @@ class Rough(GateAfterNormalizer):
     ],
 )
 def test_as_much_is_in_half_precision_as_gives_the_same_objective_and_gradient(tried, found, toy, priors, monkeypatch):
-    runner, _ = ready(toy, priors["gaussian"], "foe-cnn")
+    runner, named = ready(toy, priors["gaussian"], "foe-cnn")
     plain = runner.network.normalizer
-    monkeypatch.setattr("scantune.methods.foe.possible_gates", lambda _: tried)
-    runner.halve(Volume(toy_scan(167)[0] ** 1.5))
-    assert type(runner.measuring.precision) is found
+    monkeypatch.setattr("scantune.methods.expert_statistics.possible_gates", lambda _: tried)
+    moving = list(named.values())
+    runner.statistics.try_half_precision(Volume(toy_scan(167)[0] ** 1.5), runner.batch_objective, moving)
+    assert type(runner.statistics.precision) is found
     assert type(runner.network.normalizer) is (GateAfterNormalizer if found is HalfPrecision else type(plain))
     runner.finish()
 
@@ -286,9 +287,9 @@ def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_pr
         return torch.cat([objective.view(1), *(parameter.grad.flatten() for parameter in moving)])
 
     exact = slope()
-    runner.measuring.halve(2**60)
+    runner.statistics.use_half_precision(2**60)
     found = slope()
-    assert isinstance(runner.measuring.precision, SinglePrecision)
+    assert isinstance(runner.statistics.precision, SinglePrecision)
     torch.testing.assert_close(found, exact)
     runner.finish()
 
@@ -336,7 +337,7 @@ def test_looks_at_a_run_by_some_slices_are_at_the_slices_that_they_are_meant_for
     scan = toy_scan(165, slices=11)[0] ** 1.5
     settings = {"prior": toy.prior, "steps": 3, "device": "cpu", "options": {"slices": 6}}
     ours = scantune.adapt(toy.network, scan, **settings)
-    monkeypatch.setattr("scantune.methods.output_cache.OutputCache.output", lambda _: None)
+    monkeypatch.setattr("scantune.methods.fast_path.OutputCache.output", lambda _: None)
     anew = scantune.adapt(toy.network, scan, **settings)
     assert ours.decision == anew.decision
     assert ours.decision.numbers["looks"] > 0

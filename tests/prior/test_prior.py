@@ -68,13 +68,13 @@ def test_whitened_and_plain_loadings_have_the_same_energy(toy):
     scan = toy_scan(44)[0] ** 1.3
     family = toy.prior.families["pca"]
     gain = torch.linspace(0.1, 3, family.experts.components.shape[1]).view(1, -1, 1, 1)
-    ((group, field),) = family.fields.items()
+    ((group, field),) = family.layers.items()
     experts = replace(family.experts, components=family.experts.components * gain)
     spread = gain.flatten().repeat(family.experts.components.shape[0])
     whitened = replace(
         family,
         experts=experts,
-        fields={group: replace(field, center=field.center * spread, scale=field.scale * spread)},
+        layers={group: replace(field, center=field.center * spread, scale=field.scale * spread)},
     )
     other = replace(toy.prior, families={**toy.prior.families, "pca": whitened})
 
@@ -149,7 +149,7 @@ def test_constant_experts_are_dropped_by_name(toy):
     nn.init.zeros_(network.task.down[0].first.conv.weight[3])
     prior = FieldOfExperts.fit(network, toy.volumes, patches=TOY_PATCHES)
     assert any("down.0.first.conv: experts 3 hardly vary" in note for note in prior.notes)
-    assert prior.families["cnn"].fields["down.0.first.conv"].kept.tolist().count(False) == 1
+    assert prior.families["cnn"].layers["down.0.first.conv"].kept.tolist().count(False) == 1
     assert torch.isfinite(torch.tensor(prior.energy(network, toy.volumes[0] ** 2)))
 
 
@@ -257,7 +257,7 @@ def test_the_energy_of_densities_on_a_grid_is_equation_13_by_a_plain_loop(name, 
 class TestEveryPriorOnAGrid:
     def test_it_has_the_experts_of_a_gaussian_prior(self, name, toy, others):
         for family in ("cnn", "pca"):
-            one, other = toy.prior.families[family].fields, others[name].families[family].fields
+            one, other = toy.prior.families[family].layers, others[name].families[family].layers
             assert one.keys() == other.keys()
             for group, field in one.items():
                 assert torch.equal(field.center, other[group].center)
@@ -276,7 +276,7 @@ class TestEveryPriorOnAGrid:
         scan = toy_scan(54)[0] ** 1.5
         assert again.energy(toy.network, scan) == prior.energy(toy.network, scan)
         assert again.record() == prior.record()
-        density = again.families["cnn"].fields["up.2.first.conv"].density
+        density = again.families["cnn"].layers["up.2.first.conv"].density
         assert density.settings() == {"low": -5.0, "high": 5.0, "step": 0.5} | (
             {"step": 0.1, "alpha": 8.0} if name == "kde" else {}
         )
@@ -310,7 +310,7 @@ def test_an_unknown_density_is_refused(toy):
 
 def test_the_output_can_be_a_layer_of_experts(toy, tmp_path):
     prior = FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES, output_experts=True)
-    plain, fields = toy.prior.families["cnn"].fields, prior.families["cnn"].fields
+    plain, fields = toy.prior.families["cnn"].layers, prior.families["cnn"].layers
     assert list(fields) == [*plain, "output"]
     with torch.no_grad():
         shares = [toy.network(volume).softmax(1).double() for volume in toy.volumes]
@@ -352,6 +352,6 @@ def test_patches_can_be_chosen_by_the_likeliest_structure(toy, tmp_path):
 
 
 def test_a_gaussian_prior_is_what_it_was_before_there_were_others(toy):
-    field = toy.prior.families["cnn"].fields["up.2.first.conv"]
+    field = toy.prior.families["cnn"].layers["up.2.first.conv"]
     assert field.record() == {"density": "gaussian"}
     assert isinstance(field.density, Gaussian)

@@ -14,7 +14,7 @@ from torch import nn
 import scantune
 from scantune import FieldOfExperts
 from scantune.adaptation.sampling import WholeVolume
-from scantune.experts import Recorder, units
+from scantune.experts import Recorder, fused
 from scantune.methods import ModelParts
 from scantune.methods.foe import FoECNNPCA
 from scantune.networks import set_memory_layout
@@ -91,15 +91,15 @@ def test_predictions_between_steps_are_not_measured(toy, monkeypatch):
     method = FoECNNPCA(ModelParts(Segmentation(), toy.prior))
     method.prepare(network)
     measured = []
-    apply = units._Activate.apply
-    monkeypatch.setattr(units._Activate, "apply", lambda *args: measured.append(args) or apply(*args))
+    apply = fused._Activate.apply
+    monkeypatch.setattr(fused._Activate, "apply", lambda *args: measured.append(args) or apply(*args))
     with torch.no_grad():
         torch.testing.assert_close(network(images), toy.network(images), rtol=1e-4, atol=1e-4)
         assert not measured
         method.measure(next(Volume(images).batches(2)))
-        assert len(measured) == len(method.measuring.units.activations) > 0
+        assert len(measured) == len(method.statistics.fused.activations) > 0
         network(images)
-        assert len(measured) == len(method.measuring.units.activations)
+        assert len(measured) == len(method.statistics.fused.activations)
     method.finish()
 
 

@@ -326,7 +326,7 @@ def test_the_form_of_the_densities_is_a_choice(half, density, recipe, tmp_path, 
     assert (
         scantune_command(monkeypatch, "fit", model, "--data", recipe, "--device", "cpu", "--density", density)[0] == 0
     )
-    fields = scantune.load(model).prior.families["cnn"].fields
+    fields = scantune.load(model).prior.families["cnn"].layers
     assert {field.density.name for field in fields.values()} == {density}
 
 

@@ -19,7 +19,8 @@ from scantune.adaptation.result import Prediction
 from scantune.experts import Recorder
 from scantune.methods import Method, OutputCache
 from scantune.networks import AdaptableNetwork
-from scantune.prior.field_of_experts import FieldOfExperts, Statistics, with_enough_patches
+from scantune.prior.field_of_experts import FieldOfExperts, Statistics
+from scantune.prior.fit import with_enough_patches
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
 from scantune.tasks import Task

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from scantune.adaptation.gradient_threads import Crew
 from scantune.adaptation.replay import Replay
-from scantune.methods import Method, Terms
+from scantune.methods import Method, Terms, measure_batches
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume
 
@@ -140,7 +140,7 @@ class WholeVolume(Sampling):
     @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:  # noqa: ARG002
         """The whole volume's objective."""
-        return method.terms(_total(method.measured(volume, self._size(volume))))
+        return method.terms(_total(measure_batches(method, volume, self._size(volume))))
 
     def of_batch(self, batch: int) -> Self:
         """The same with so many slices at a time."""

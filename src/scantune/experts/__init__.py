@@ -2,11 +2,16 @@
 
 from scantune.experts.base import Experts
 from scantune.experts.cnn import OUTPUT, CNNExperts
-from scantune.experts.meters import BinCountsOnGPU, MomentsOnCPU, MomentsOnGPU, StatisticsProgram
-from scantune.experts.pca import PatchSettings, PCAExperts
-from scantune.experts.principal import PatchScatter
+from scantune.experts.fused import (
+    BinCountsOnGPU,
+    FusedLayers,
+    MeasuredReLU,
+    MomentsOnCPU,
+    MomentsOnGPU,
+    StatisticsProgram,
+)
+from scantune.experts.pca import PatchScatter, PatchSettings, PCAExperts
 from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers, task_network
-from scantune.experts.units import FusedLayers, MeasuredReLU
 
 EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
 

@@ -2,13 +2,13 @@
 
 from scantune.errors import InputError
 from scantune.methods.ae import AE
-from scantune.methods.base import ClosedForm, Method, MethodOptions, ModelParts, Terms
+from scantune.methods.base import ClosedForm, Method, MethodOptions, ModelParts, Terms, measure_batches
 from scantune.methods.batchnorm import BatchNorm
 from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
+from scantune.methods.fast_path import FastPath, OutputCache
 from scantune.methods.foe import FoECNN, FoECNNPCA
 from scantune.methods.instance import Instance
-from scantune.methods.output_cache import OutputCache
 from scantune.methods.source import Source
 
 METHODS: dict[str, type[Method]] = {
@@ -41,6 +41,7 @@ __all__ = [
     "BatchNorm",
     "ClosedForm",
     "Entropy",
+    "FastPath",
     "FoECNN",
     "FoECNNPCA",
     "Instance",
@@ -51,4 +52,5 @@ __all__ = [
     "Source",
     "Terms",
     "find_method",
+    "measure_batches",
 ]

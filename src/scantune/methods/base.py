@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.methods.output_cache import OutputCache
+from scantune.methods.fast_path import FastPath, OutputCache
 from scantune.methods.parameters import PARAMETER_CHOICES, MovingChoice, Parameters
 from scantune.networks import AdaptableNetwork, insert_default_adaptors
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
@@ -91,7 +91,7 @@ class Method(ABC):
         self.task = equipment.task
         self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
-        self.latest = OutputCache()
+        self.fast_path = FastPath()
 
     @classmethod
     def require_task(cls, task: Task) -> None:
@@ -109,17 +109,22 @@ class Method(ABC):
 
     @property
     def recordable(self) -> bool:
-        """Whether `measure` and `terms` decide nothing on the host that differs from step to step."""
-        return False
+        """Whether a step can be captured as a CUDA graph."""
+        return self.fast_path.capturable
 
     @property
     def reentrant(self) -> bool:
-        """Whether several threads may `measure` at the same time."""
-        return False
+        """Whether several threads may call `measure` at the same time."""
+        return self.fast_path.thread_safe
+
+    @property
+    def latest(self) -> OutputCache:
+        """Outputs of the latest evaluation."""
+        return self.fast_path.outputs
 
     def finer(self) -> bool:
-        """Goes on in a finer precision, where there is one; asked when a gradient is not finite."""
-        return False
+        """Leave half precision; return False if single precision was in use."""
+        return self.fast_path.leave_half_precision()
 
     @property
     def starts_at_source(self) -> bool:
@@ -136,8 +141,8 @@ class Method(ABC):
         return insert_default_adaptors(network) if self.options.moving == "adaptors" else network
 
     def seen(self, volume: Volume) -> Volume:
-        """What exact steps see of a scan; all of it, unless some slices tell what all do."""
-        return volume
+        """Return the slices that stand for a volume in exact steps."""
+        return self.fast_path.representative(volume)
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:
         """What moves, by name."""
@@ -160,12 +165,6 @@ class Method(ABC):
     def measure(self, batch: Batch) -> Statistics:
         """Statistics of a batch that add up over slices; differentiable."""
 
-    def measured(self, volume: Volume, size: int) -> Iterable[Statistics]:
-        """Statistics of all batches of so many slices, by several threads where that pays; for no gradient."""
-        threads = threads_for(self.network, volume.images) if self.reentrant else None
-        batches = volume.batches(size)
-        return map(self.measure, batches) if threads is None else threads.each(self.measure, batches)
-
     @abstractmethod
     def terms(self, statistics: Statistics) -> Terms:
         """The objective, from the statistics of a whole volume or of a batch."""
@@ -185,3 +184,10 @@ class ClosedForm(Method):
     @abstractmethod
     def solve(self, batches: Iterable[Batch]) -> None:
         """Sets them to the answer; `batches` can be gone through more than once."""
+
+
+def measure_batches(method: Method, volume: Volume, size: int) -> Iterable[Statistics]:
+    """Return the statistics of all batches of `size` slices, by several threads if that pays; for no gradient."""
+    threads = threads_for(method.network, volume.images) if method.fast_path.thread_safe else None
+    batches = volume.batches(size)
+    return map(method.measure, batches) if threads is None else threads.each(method.measure, batches)

@@ -1,4 +1,11 @@
-"""Field of Experts: match the 1D densities of the experts' outputs (Eq. 13 and 15)."""
+"""Field of Experts: match the 1D densities of the experts' outputs.
+
+    L_FoE-CNN     = E_s [ 1/L sum_l 1/C_l sum_c D(p_s,cl, p_t,cl) ]                         (Eq. 13)
+    L_FoE-CNN-PCA = L_FoE-CNN + lambda E_s [ 1/C_L sum_c 1/G sum_g D(p_s,cg, p_t,cg) ]      (Eq. 15)
+
+s is a training subject, t the scan, cl a channel of a layer, cg a principal component of a channel of the last layer,
+and D the KL divergence. `ExpertStatistics` measures p_t, and holds everything that serves speed alone.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,23 +13,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scantune.densities import DIVERGENCES, Density
 from scantune.errors import InputError
-from scantune.methods.base import Method, MethodOptions, ModelParts, Terms
-from scantune.methods.expert_statistics import ExpertStatistics, alike
-from scantune.networks import AdaptableNetwork, fold_batch_norm, possible_gates
-from scantune.prior.field_of_experts import MINIMUM_ACTIVE, FieldOfExperts, Statistics
+from scantune.methods.base import Method, MethodOptions, ModelParts, Terms, measure_batches
+from scantune.methods.expert_statistics import ExpertStatistics
+from scantune.networks import AdaptableNetwork
+from scantune.prior.field_of_experts import FieldOfExperts, Statistics
+from scantune.prior.fit import MINIMUM_ACTIVE
 from scantune.scans.volume import Batch, Volume, batch_size
-
-FEW = 4
-"""Slices by which half precision is compared with single precision."""
 
 
 @dataclass(frozen=True)
 class FoEOptions(MethodOptions):
-    """What can be chosen when densities are matched; which densities these are is the prior's."""
+    """Options of matching densities; the form of the densities is the prior's."""
 
     divergence: Literal["kl", "reverse-kl", "symmetric-kl", "wasserstein", "likelihood"] = "kl"
     """How far apart densities are; kl is of training against test, likelihood maximises the log-likelihood instead."""
@@ -48,10 +53,23 @@ class FoEOptions(MethodOptions):
             raise InputError(f"The option slices must be 0, for all of them, or more, got {self.slices}.")
 
     @property
-    def standard(self) -> bool:
-        """Whether the CNN experts' term is the energy."""
+    def minimises_energy(self) -> bool:
+        """Whether the CNN term is the energy of the prior."""
         chosen = (self.divergence, self.reference, self.weighting, self.layers)
         return chosen == ("kl", "subjects", "layer", "all")
+
+
+@dataclass(frozen=True)
+class PCAOptions(FoEOptions):
+    """Options of matching PCA experts too."""
+
+    weight: float = 0.1
+    """Lambda, of the PCA experts' term."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.weight < math.inf:
+            raise InputError(f"The option weight must be 0 or more, got {self.weight}.")
 
 
 class FoECNN(Method):
@@ -67,159 +85,95 @@ class FoECNN(Method):
     options: FoEOptions
     families: ClassVar[tuple[str, ...]] = ("cnn",)
 
-    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(equipment, options)
-        if equipment.prior is None:
+    def __init__(self, parts: ModelParts, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts, options)
+        if parts.prior is None:
             raise InputError(
-                f"Method {self.name} needs a prior, and there is none; fit one with FieldOfExperts.fit(network, "
-                "volumes) and give it as prior=, or use a model file that has one."
+                f"Method {self.name} needs a prior, but got none; fit one with FieldOfExperts.fit(network, volumes) "
+                "and pass it as prior=, or use a model file that has one."
             )
-        self.prior = self.choose(equipment.prior)
-        self.layers = self._layers()
-        self._pulling = len(self.layers)
-        self._share = 0.0
-        self._refuse()
+        self.prior = parts.prior.only(self.families)
+        self.layers = self.prior.choose_layers(self.options.layers)
+        self._joined_layers = len(self.layers)
+        self._subject = 0.0
+        self._require_reference()
+        self.statistics = ExpertStatistics(self.prior, steady=self.steady, slices=self.options.slices)
+        self.fast_path = self.statistics
 
     @property
     def steady(self) -> bool:
-        """Not with a random subject, nor while layers join."""
+        """Whether the objective stays the same: no random subject, and no layers that join."""
         return self.options.reference != "random" and self.options.schedule == "all"
 
-    @property
-    def recordable(self) -> bool:
-        """Where the objective is steady, and no layer's statistics depend on how many patches there are."""
-        return self.steady and all(family.experts.fixed for family in self.prior.families.values())
-
-    @property
-    def reentrant(self) -> bool:
-        """Whoever records features keeps those of each thread apart."""
-        return True
-
-    def seen(self, volume: Volume) -> Volume:
-        """Statistics of a long scan are those of some of its slices, or very nearly so."""
-        return volume.thinned(self.options.slices or len(volume.images))
-
-    def choose(self, prior: FieldOfExperts) -> FieldOfExperts:
-        """The families of experts this method matches."""
-        for name in set(prior.families) - set(self.families):
-            prior = prior.without(name)
-        return prior
-
-    def _layers(self) -> list[str]:
-        """The matched layers, from the input side."""
-        known = list(self.prior.families["cnn"].fields)
-        if self.options.layers == "all":
-            return known
-        wanted = known[:1] if self.options.layers == "first" else self.options.layers.split()
-        unknown = [layer for layer in wanted if layer not in known]
-        if unknown or not wanted:
-            raise InputError(
-                f"The prior has no expert layer {' '.join(unknown) or self.options.layers!r}; "
-                f"layers takes all, first, or names out of: {' '.join(known)}."
-            )
-        return [layer for layer in known if layer in wanted]
-
-    def _refuse(self) -> None:
-        """Raises before the run what a prior cannot serve."""
-        density = next(iter(self.prior.families["cnn"].fields.values())).density
-        DIVERGENCES[self.options.divergence].value(self.refer(density), density.expected())
-
-    def refer(self, density: Density) -> Density:
-        """The densities that the scan is compared with."""
+    def reference_density(self, density: Density) -> Density:
+        """Return the densities p_s that the scan is compared with."""
         if self.options.reference == "random":
-            return density.subject(self._share)
+            return density.subject(self._subject)
         return density.expected() if self.options.reference == "expected" else density
 
-    def _compared(self) -> FieldOfExperts:
-        return self.folded.compared(DIVERGENCES[self.options.divergence], self.refer, self.layers)
+    def _require_reference(self) -> None:
+        """Raise an error before the run if the prior cannot serve the options."""
+        density = next(iter(self.prior.families["cnn"].layers.values())).density
+        DIVERGENCES[self.options.divergence].value(self.reference_density(density), density.expected())
+
+    def _reference(self) -> FieldOfExperts:
+        divergence = DIVERGENCES[self.options.divergence]
+        return self.energy_prior.compared(divergence, self.reference_density, self.layers)
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Folds the frozen batch norms, which changes no number: features are standardised before they are compared."""
+        """Listen to the expert layers of the network."""
         super().prepare(network)
-        self.folded = self.prior.to(next(network.parameters()).device)
-        self.frozen = not any(name.startswith("task.") for name in self.parameters(network))
-        if self.frozen:
-            self.folded = self.folded.folded(fold_batch_norm(network.task))
-        self.reference = self._compared()
-        self.measuring = ExpertStatistics(network, self.folded, self.frozen, self.latest)
+        frozen = not any(name.startswith("task.") for name in self.parameters(network))
+        self.energy_prior = self.statistics.attach(network, frozen=frozen)
+        self.reference = self._reference()
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
-        """On a GPU, goes on in half precision where that gives the same objective and gradient of a few slices."""
+        """Let the statistics choose their precision by the objective of a few slices."""
         super().start(volume, generator)
-        if volume.images.is_cuda and self.frozen:
-            self.halve(volume)
-
-    def halve(self, volume: Volume) -> None:
-        """Half precision in as much of the network as the objective and the gradient of a few slices allow."""
-        few = volume.spread(FEW)
         moving = list(self.parameters(self.network).values())
-        exact = self._slope(few, moving)
-        for gate in possible_gates(self.network.normalizer):
-            self.measuring.halve(volume.images[:, 0].numel(), gate)
-            if alike(self._slope(few, moving), exact):
-                return
-            self.finer()
+        self.statistics.choose_precision(volume, self.batch_objective, moving)
 
-    def _slope(self, batch: Batch, moving: list[nn.Parameter]) -> Tensor:
-        """The objective of a batch, and its gradient, `(1 + parameters,)`."""
-        with torch.enable_grad():
-            objective = self.terms(self.measure(batch)).objective
-            found = torch.autograd.grad(objective, moving, allow_unused=True)
-        return torch.cat([objective.detach().view(1), *(part.flatten() for part in found if part is not None)])
-
-    def finer(self) -> bool:
-        """From half to single precision."""
-        return self.measuring.refine()
+    def batch_objective(self, batch: Batch) -> Tensor:
+        """Return the objective of a batch, a scalar."""
+        return self.terms(self.measure(batch)).objective
 
     def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
-        """Draws the step's subject, lets layers join."""
+        """Draw the subject of a step, and let layers join."""
         super().begin(step, volume, generator)
         if self.options.reference == "random":
-            self._share = float(torch.rand((), generator=generator, dtype=torch.double))
-            self.reference = self._compared()
+            self._subject = float(torch.rand((), generator=generator, dtype=torch.double))
+            self.reference = self._reference()
         if self.options.schedule == "bottom-up":
-            self._pulling = math.ceil(len(self.layers) * min((step + 1) / self.options.joining, 1))
+            self._joined_layers = math.ceil(len(self.layers) * min((step + 1) / self.options.joining, 1))
 
     def finish(self) -> None:
-        """Removes the hooks."""
-        self.measuring.close()
+        """Stop listening."""
+        self.statistics.detach()
 
     def measure(self, batch: Batch) -> Statistics:
-        """Statistics of all experts of a batch."""
-        return self.measuring(batch)
+        """Return the additive statistics of all experts in a batch."""
+        return self.statistics(batch)
 
     def terms(self, statistics: Statistics) -> Terms:
-        """The weighted mean over layers; the part `cnn` is the energy, whatever is minimised."""
+        """Return the weighted mean over layers; the part `cnn` is the energy, whatever is minimised."""
         measured = {key: value for key, value in statistics.items() if key.startswith("cnn/")}
         divergences = self.reference.energies(measured)["cnn"]
-        # Layers that have not joined count without pulling, so that the objectives of all steps can be compared.
-        pulling = [d if n < self._pulling else d.detach() for n, d in enumerate(divergences.values())]
-        term = self._mean(torch.stack(pulling))
-        if self.options.standard:
-            return Terms(term, {"cnn": term})
+        # Layers that have not joined count without a gradient, so that the objectives of all steps can be compared.
+        joined = [d if n < self._joined_layers else d.detach() for n, d in enumerate(divergences.values())]
+        objective = self._mean(torch.stack(joined))
+        if self.options.minimises_energy:
+            return Terms(objective, {"cnn": objective})
         with torch.no_grad():
-            energy = torch.stack(list(self.folded.energies(measured)["cnn"].values())).mean()
-        return Terms(term, {"cnn": energy, "cnn term": term})
+            energy = torch.stack(list(self.energy_prior.energies(measured)["cnn"].values())).mean()
+        return Terms(objective, {"cnn": energy, "cnn term": objective})
 
-    def _mean(self, each: Tensor) -> Tensor:
+    def _mean(self, divergences: Tensor) -> Tensor:
+        """Return the mean over layers, or over channels, of the layers' divergences `(layers,)`."""
         if self.options.weighting == "layer":
-            return each.mean()
-        fields = self.reference.families["cnn"].fields.values()
-        sizes = torch.stack([field.kept.sum() for field in fields]).to(each)
-        return (each * sizes).sum() / sizes.sum()
-
-
-@dataclass(frozen=True)
-class PCAOptions(FoEOptions):
-    """What can be chosen when PCA experts are matched too."""
-
-    weight: float = 0.1
-    """Lambda, of the PCA experts' term."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.weight < math.inf:
-            raise InputError(f"The option weight must be 0 or more, got {self.weight}.")
+            return divergences.mean()
+        layers = self.reference.families["cnn"].layers.values()
+        channels = torch.stack([layer.kept.sum() for layer in layers]).to(divergences)
+        return (divergences * channels).sum() / channels.sum()
 
 
 class FoECNNPCA(FoECNN):
@@ -231,41 +185,40 @@ class FoECNNPCA(FoECNN):
     families: ClassVar[tuple[str, ...]] = ("cnn", "pca")
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """As for the features alone; nothing is known of patches yet."""
+        """Listen to the expert layers; no value of the PCA term is known yet."""
         super().prepare(network)
-        self._last = torch.zeros((), dtype=torch.double, device=next(network.parameters()).device)
+        self._last_valid = torch.zeros((), dtype=torch.double, device=next(network.parameters()).device)
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
-        """A scan whose foreground is too small for a density of patches from the start is matched by features alone."""
-        if "pca" in self.folded.families and self._patches(volume) < MINIMUM_ACTIVE:
-            self.folded = self.folded.without("pca")
-            self.measuring.without_patches()
-            self.reference = self._compared()
+        """Leave out the PCA term if the source prediction has too few active patches for a density."""
+        if "pca" in self.energy_prior.families and self._active_patches(volume) < MINIMUM_ACTIVE:
+            self.energy_prior = self.energy_prior.without("pca")
+            self.statistics.leave_out("pca")
+            self.reference = self._reference()
         super().start(volume, generator)
 
     @torch.no_grad()
-    def _patches(self, volume: Volume) -> float:
-        """How many are active."""
-        counted = self.measured(volume, batch_size(volume.images))
-        return sum(float(value[0, 0]) for part in counted for key, value in part.items() if key.startswith("pca/"))
+    def _active_patches(self, volume: Volume) -> float:
+        batches = measure_batches(self, volume, batch_size(volume.images))
+        return sum(float(value[0, 0]) for part in batches for key, value in part.items() if key.startswith("pca/"))
 
     def terms(self, statistics: Statistics) -> Terms:
-        """Eq. 15; with too few active patches the PCA term is its last valid value and the step not eligible.
+        """Return Eq. 15; with too few active patches the PCA term keeps its last valid value.
 
-        An empty foreground has no patches to be wrong about, so that collapse would pay if the term simply vanished.
+        An empty foreground has no patches to be wrong about, so that collapse would pay if the term vanished. Such a
+        step is not valid, and never chosen.
         """
         cnn = super().terms(statistics)
-        if "pca" not in self.folded.families:
+        if "pca" not in self.energy_prior.families:
             return cnn
         loadings = {key: value for key, value in statistics.items() if key.startswith("pca/")}
-        patches, pca = self._last.new_zeros(()), self._last.to(cnn.objective)
+        patches, pca = self._last_valid.new_zeros(()), self._last_valid.to(cnn.objective)
         if loadings:
             patches = torch.stack([value[0, 0].detach() for value in loadings.values()]).min()
-            found = torch.stack(list(self.reference.energies(loadings)["pca"].values())).mean()
-            pca = torch.where(patches >= MINIMUM_ACTIVE, found, pca.to(found))
-            self._last.copy_(pca.detach())
-        valid = patches >= MINIMUM_ACTIVE
-        # The patches are the last layer's: they join with it.
-        pulling = pca if self._pulling == len(self.layers) else pca.detach()
+            divergence = torch.stack(list(self.reference.energies(loadings)["pca"].values())).mean()
+            pca = torch.where(patches >= MINIMUM_ACTIVE, divergence, pca.to(divergence))
+            self._last_valid.copy_(pca.detach())
+        # The patches belong to the last layer and join with it.
+        joined = pca if self._joined_layers == len(self.layers) else pca.detach()
         parts = {**cnn.parts, "pca": pca, "active patches": patches}
-        return Terms(cnn.objective + self.options.weight * pulling, parts, valid)
+        return Terms(cnn.objective + self.options.weight * joined, parts, patches >= MINIMUM_ACTIVE)

@@ -128,7 +128,7 @@ class Model:
         if self.prior is None:
             return ["none (foe methods need one: scantune fit)"]
         families = ", ".join(
-            f"{sum(int(field.kept.sum()) for field in family.fields.values())} {name.upper()} experts"
+            f"{sum(int(field.kept.sum()) for field in family.layers.values())} {name.upper()} experts"
             for name, family in self.prior.families.items()
         )
         contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"

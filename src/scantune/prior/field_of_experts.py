@@ -14,7 +14,7 @@ from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import Affine
 from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
-from scantune.prior.fit import MINIMUM_ACTIVE, density_template, estimate
+from scantune.prior.fit import FitSettings, fit_experts, with_enough_patches
 from scantune.prior.layer import ExpertFamily, without_prefix
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
@@ -57,38 +57,24 @@ class FieldOfExperts:
         output_experts: bool = False,
         task: Task | None = None,
     ) -> Self:
-        """Computes the densities of the training subjects.
+        """Fit the densities of the training subjects.
 
         Args:
-            network: Any network; it is left as it is.
+            network: Any network; it is not changed.
             volumes: One tensor `(slices, channels, *spatial)` per subject.
-            layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
-            last: The layer whose patches feed the PCA experts; by default the last expert layer.
-            foreground: Output channels that are foreground, or a function of the output; by default all but the
-                background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
+            layers: See `FitSettings`.
+            last: See `FitSettings`.
+            foreground: See `FitSettings`.
             masks: True where a volume is padding, one `(slices, 1, *spatial)` (or None) per subject.
-            patches: Patch size, stride, components and threshold of the PCA experts.
-            batch: Slices per forward pass.
-            density: A name of `scantune.densities.DENSITIES`.
-            alpha: Sharpness of the kernel exp(-alpha u^2) of density `kde`, on standardised values.
-            output_experts: Whether the class probabilities are CNN experts too, a last layer named `output`, as in
-                the authors' code.
-            task: How the output is read; by default a segmentation, found out from what the network gives. With it,
-                `foreground` is the task's own.
+            patches: See `FitSettings`.
+            batch: See `FitSettings`.
+            density: See `FitSettings`.
+            alpha: See `FitSettings`.
+            output_experts: See `FitSettings`.
+            task: See `FitSettings`.
         """
-        fitted = estimate(
-            network,
-            list(volumes),
-            masks,
-            layers=layers,
-            last=last,
-            foreground=foreground,
-            patches=patches,
-            batch=batch,
-            density=density_template(density, alpha),
-            output_experts=output_experts,
-            task=task,
-        )
+        settings = FitSettings(layers, last, foreground, patches, batch, density, alpha, output_experts, task)
+        fitted = fit_experts(network, list(volumes), masks, settings)
         return cls(fitted.families, fitted.subjects, fitted.notes)
 
     def calibrated(
@@ -112,9 +98,9 @@ class FieldOfExperts:
             raise InputError("A calibration needs at least one held-out source subject, got none.")
         shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
         left_out = {
-            f"{name}/{group}": field.left_out().cpu()
+            f"{name}/{group}": layer.left_out().cpu()
             for name, family in self.families.items()
-            for group, field in family.fields.items()
+            for group, layer in family.layers.items()
         }
         known = Calibration.of(self._energies_of(network, new), left_out, shares, Coverage.of([*new, *seen]))
         return replace(self, calibration=known)
@@ -156,12 +142,12 @@ class FieldOfExperts:
             layers: The CNN experts' layers that are compared; None for all.
         """
         families = {
-            name: family.each(lambda field: replace(field, divergence=divergence, density=refer(field.density)))
+            name: family.with_layers(lambda layer: replace(layer, divergence=divergence, density=refer(layer.density)))
             for name, family in self.families.items()
         }
         if layers is not None:
-            chosen = {layer: field for layer, field in families["cnn"].fields.items() if layer in layers}
-            families["cnn"] = replace(families["cnn"], fields=chosen)
+            chosen = {name: layer for name, layer in families["cnn"].layers.items() if name in layers}
+            families["cnn"] = replace(families["cnn"], layers=chosen)
         return replace(self, families=families)
 
     @torch.no_grad()
@@ -197,7 +183,7 @@ class FieldOfExperts:
 
     def floor(self) -> float:
         """The smallest energy that any scan can reach, in nats."""
-        return float(torch.stack([field.floor() for field in self.families["cnn"].fields.values()]).mean())
+        return float(torch.stack([layer.floor() for layer in self.families["cnn"].layers.values()]).mean())
 
     def require_fit(self, network: nn.Module) -> None:
         """Raises an error that says so if the prior was not fitted on this network's architecture."""
@@ -212,8 +198,8 @@ class FieldOfExperts:
 
     def _channels(self) -> Iterator[tuple[str, int]]:
         """Layers, and how many channels the experts expect there."""
-        for layer, field in self.families["cnn"].fields.items():
-            yield layer, field.center.numel()
+        for name, layer in self.families["cnn"].layers.items():
+            yield name, layer.center.numel()
         if "pca" in self.families:
             patches = self.families["pca"].experts
             yield from ((layer, len(patches.tensors()["mean"])) for layer in patches.layers())
@@ -221,23 +207,48 @@ class FieldOfExperts:
     def summarised(self) -> Self:
         """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""
         known = None if self.calibration is None else self.calibration.summarised()
-        plain = self._each(lambda family: family.each(lambda field: field.summarised()))
+        plain = self._with_families(lambda family: family.with_layers(lambda layer: layer.summarised()))
         return replace(plain, calibration=known)
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
         """The same prior for a network whose batch norms were folded into its convolutions."""
-        return self._each(lambda family: family.folded(maps))
+        return self._with_families(lambda family: family.folded(maps))
 
     def to(self, device: torch.device) -> Self:
         """A copy on a device."""
-        return self._each(lambda family: family.to(device))
+        return self._with_families(lambda family: family.to(device))
 
-    def _each(self, change: Callable[[ExpertFamily], ExpertFamily]) -> Self:
+    def _with_families(self, change: Callable[[ExpertFamily], ExpertFamily]) -> Self:
         return replace(self, families={name: change(family) for name, family in self.families.items()})
 
     def without(self, name: str) -> Self:
         """A copy without one family of experts."""
         return replace(self, families={key: value for key, value in self.families.items() if key != name})
+
+    def only(self, names: Container[str]) -> Self:
+        """Return a copy with some families of experts."""
+        return replace(self, families={key: value for key, value in self.families.items() if key in names})
+
+    def choose_layers(self, choice: str) -> list[str]:
+        """Return the CNN experts' layers by a choice, from the input side.
+
+        Args:
+            choice: `all`, `first`, or names with spaces between them.
+
+        Raises:
+            InputError: A name is not that of an expert layer.
+        """
+        known = list(self.families["cnn"].layers)
+        if choice == "all":
+            return known
+        wanted = known[:1] if choice == "first" else choice.split()
+        unknown = [layer for layer in wanted if layer not in known]
+        if unknown or not wanted:
+            raise InputError(
+                f"The prior has no expert layer {' '.join(unknown) or choice!r}; "
+                f"layers takes all, first, or names out of: {' '.join(known)}."
+            )
+        return [layer for layer in known if layer in wanted]
 
     def tensors(self) -> dict[str, Tensor]:
         """Every number, by name, as a model file stores them."""
@@ -282,15 +293,3 @@ class FieldOfExperts:
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
-
-
-def with_enough_patches(statistics: Statistics) -> Statistics:
-    """Those of groups with enough samples to speak of a density."""
-    return {
-        key: value
-        for key, value in statistics.items()
-        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
-    }
-
-
-__all__ = ["MINIMUM_ACTIVE", "ExpertFamily", "FieldOfExperts", "Statistics", "with_enough_patches"]

@@ -1,4 +1,4 @@
-"""Fitting a Field of Experts: two or three passes over the training subjects, a mini-batch in memory at a time."""
+"""Fit of a Field of Experts: two or three passes over the training subjects, a mini-batch in memory at a time."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -23,12 +23,42 @@ from scantune.prior.layer import ExpertFamily, LayerExperts
 from scantune.tasks import Foreground, Segmentation, Task
 
 MINIMUM_ACTIVE = 32
-"""Fewer active patches than this in a volume do not make a density."""
+"""Fewest active patches in a volume from which a density is estimated."""
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What the fit found: the expert families, by name, with the densities of their groups."""
+class FitSettings:
+    """Choice of experts and of their densities.
+
+    Args:
+        layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
+        last: The layer whose patches feed the PCA experts; by default the last expert layer.
+        foreground: Output channels that are foreground, or a function of the output; by default all but the
+            background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
+        patches: Patch size, stride, components and threshold of the PCA experts.
+        batch: Slices per forward pass.
+        density: A name of `scantune.densities.DENSITIES`.
+        alpha: Sharpness of the kernel exp(-alpha u^2) of density `kde`, on standardised values.
+        output_experts: Whether the class probabilities are CNN experts too, a last layer named `output`, as in the
+            authors' code.
+        task: How the output is read; by default a segmentation, detected from the network's output. With it,
+            `foreground` is the task's own.
+    """
+
+    layers: LayerChoice = None
+    last: str | None = None
+    foreground: Foreground = None
+    patches: PatchSettings | None = None
+    batch: int = 8
+    density: str = "gaussian"
+    alpha: float = ALPHA
+    output_experts: bool = False
+    task: Task | None = None
+
+
+@dataclass(frozen=True)
+class FittedExperts:
+    """Expert families, by name, with the densities of their layers, and notes on what was left out."""
 
     families: dict[str, ExpertFamily]
     subjects: int
@@ -44,8 +74,11 @@ class TrainingSubjects:
     masks: Sequence[Tensor | None]
     batch: int
 
+    def __len__(self) -> int:
+        return len(self.volumes)
+
     def recordings(self, subject: int, record: Recorder) -> Iterator[tuple[Recording, Tensor | None]]:
-        """Forward passes over one subject's slices, with the padding of each."""
+        """Yield forward passes over one subject's slices, with the padding of each."""
         volume, mask = self.volumes[subject], self.masks[subject]
         for start in range(0, len(volume), self.batch):
             stop = start + self.batch
@@ -53,58 +86,47 @@ class TrainingSubjects:
 
 
 @torch.no_grad()
-def estimate(
-    network: nn.Module,
-    volumes: Sequence[Tensor],
-    masks: Sequence[Tensor | None] | None,
-    *,
-    layers: LayerChoice,
-    last: str | None,
-    foreground: Foreground,
-    patches: PatchSettings | None,
-    batch: int,
-    density: Density,
-    output_experts: bool,
-    task: Task | None,
-) -> Fitted:
-    """Fits CNN experts, then PCA experts; the arguments are those of `FieldOfExperts.fit`, but for a blank density."""
-    _check(volumes, masks)
+def fit_experts(
+    network: nn.Module, volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None, settings: FitSettings
+) -> FittedExperts:
+    """Fit CNN experts (Eq. 7 to 9), then PCA experts (Sec. 3.2.3); see `FieldOfExperts.fit`."""
+    _require_volumes(volumes, masks)
+    density = density_template(settings.density, settings.alpha)
     network = deepcopy(network).eval()
-    source = TrainingSubjects(network, volumes, masks or [None] * len(volumes), batch)
+    subjects = TrainingSubjects(network, volumes, masks or [None] * len(volumes), settings.batch)
     first = volumes[0][:1]
-    chosen = choose_layers(network, first, layers)
-    if output_experts and OUTPUT in chosen:
+    chosen = choose_layers(network, first, settings.layers)
+    if settings.output_experts and OUTPUT in chosen:
         raise InputError(
             f"The network has a layer named {OUTPUT!r}, as the output experts are; leave it out of layers=."
         )
-    task = task or Segmentation.detect(network, first, foreground)
-    settings = patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
-    scatter = PatchScatter(last or chosen[-1], settings, task)
+    task = settings.task or Segmentation.detect(network, first, settings.foreground)
+    patches = settings.patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
+    scatter = PatchScatter(settings.last or chosen[-1], patches, task)
 
     # A foreground given as a function has no part in the probabilities, and cannot be stored.
     output = replace(task, rule=None) if isinstance(task, Segmentation) else task
-    cnn = CNNExperts(tuple(chosen), output if output_experts else None)
-    moments = _first_pass(source, cnn, scatter)
-    fields, notes = _named_fields(moments)
-    families = {cnn.name: ExpertFamily(cnn.narrowed(fields), fields)}
+    cnn = CNNExperts(tuple(chosen), output if settings.output_experts else None)
+    layers, notes = _layers_from_moments(_measure_cnn_moments(subjects, cnn, scatter))
+    families = {cnn.name: ExpertFamily(cnn.narrowed(layers), layers)}
 
-    pca, more = _second_pass(source, scatter)
+    pca, pca_notes = _fit_pca(subjects, scatter)
     if pca is not None:
         families[pca.experts.name] = pca
-    # The moments that standardise are Gaussian densities already; others are taken of what they standardised.
+    # The moments that standardise are Gaussian densities already; others are estimated from standardised values.
     if not isinstance(density, Gaussian):
-        families = _third_pass(source, families, density)
-    return Fitted(families, len(volumes), (*notes, *more))
+        families = _refit_densities(subjects, families, density)
+    return FittedExperts(families, len(volumes), (*notes, *pca_notes))
 
 
 def density_template(name: str, alpha: float = ALPHA) -> Density:
-    """A density by its name, of no subject; alpha is of density `kde`."""
+    """Return a density by its name, of no subject; alpha belongs to density `kde`."""
     if name not in DENSITIES:
         raise InputError(f"Unknown density {name!r}. Available: {', '.join(DENSITIES)}.")
     return DENSITIES[name].blank({"alpha": alpha})
 
 
-def _check(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None) -> None:
+def _require_volumes(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None) -> None:
     if not volumes:
         raise InputError("A prior needs at least one training volume, got none.")
     if masks is not None and len(masks) != len(volumes):
@@ -119,89 +141,101 @@ def _check(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] | None) -> 
             raise InputError(f"Training volume {number} holds NaN or infinite values; leave it out or repair it.")
 
 
-def _first_pass(source: TrainingSubjects, cnn: CNNExperts, scatter: PatchScatter) -> dict[str, Gaussian]:
-    """Raw moments of every layer's channels `(subjects, channels)`, and the patches' scatter, in double precision."""
-    subjects: list[dict[str, Tensor]] = []
-    with Recorder(source.network, [*cnn.layers(), scatter.layer]) as record:
-        for subject in range(len(source.volumes)):
+def _measure_cnn_moments(subjects: TrainingSubjects, cnn: CNNExperts, scatter: PatchScatter) -> dict[str, Gaussian]:
+    """Return raw moments of every layer's channels `(subjects, channels)`, and add patches to the scatter matrix."""
+    moments: list[dict[str, Tensor]] = []
+    with Recorder(subjects.network, [*cnn.layers(), scatter.layer]) as record:
+        for subject in range(len(subjects)):
             total: dict[str, Tensor] = {}
-            for recording, padding in source.recordings(subject, record):
+            for recording, padding in subjects.recordings(subject, record):
                 for layer, values, weights in cnn.outputs(recording, padding):
-                    counted = None if weights is None else weights.double()
-                    total[layer] = total.get(layer, 0) + Gaussian.measure(values.double(), counted)
+                    total[layer] = total.get(layer, 0) + _double_moments(values, weights)
                 scatter.add(recording, padding)
             if min(float(statistics[0].min()) for statistics in total.values()) < 1:
                 raise InputError(f"Training volume {subject} is all padding at some layer; leave it out.")
-            subjects.append(total)
-    return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in subjects]) for layer in subjects[0]}
+            moments.append(total)
+    return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in moments]) for layer in moments[0]}
 
 
-def _second_pass(source: TrainingSubjects, scatter: PatchScatter) -> tuple[ExpertFamily | None, list[str]]:
-    """PCA experts and their loadings' densities over subjects with enough active patches, and what was left out."""
+def _fit_pca(subjects: TrainingSubjects, scatter: PatchScatter) -> tuple[ExpertFamily | None, list[str]]:
+    """Fit PCA experts on the subjects with enough active patches, and note what was left out."""
     pca = scatter.experts()
     if pca is None:
         few = f"{scatter.number} active patches in all training subjects, too few"
         return None, [f"No PCA experts: {few} for {scatter.settings.components} components."]
-    usable: list[Gaussian] = []
-    with Recorder(source.network, pca.layers()) as record:
-        for subject in range(len(source.volumes)):
+    densities: list[Gaussian] = []
+    with Recorder(subjects.network, pca.layers()) as record:
+        for subject in range(len(subjects)):
             total: Tensor | None = None
-            for recording, padding in source.recordings(subject, record):
+            for recording, padding in subjects.recordings(subject, record):
                 for _, values, weights in pca.outputs(recording, padding):
-                    counted = None if weights is None else weights.double()
-                    part = Gaussian.measure(values.double(), counted)
+                    part = _double_moments(values, weights)
                     total = part if total is None else total + part
             if total is not None and float(total[0, 0]) >= MINIMUM_ACTIVE:
-                usable.append(Gaussian.estimate(total))
-    left_out = len(source.volumes) - len(usable)
+                densities.append(Gaussian.estimate(total))
+    left_out = len(subjects) - len(densities)
     notes = (
         [f"PCA experts leave out {left_out} subjects with under {MINIMUM_ACTIVE} active patches."] if left_out else []
     )
-    if not usable:
+    if not densities:
         return None, notes
-    fields, dropped = _named_fields({pca.layer: Gaussian.joined(usable)})
-    return ExpertFamily(pca, fields), notes + dropped
+    layers, dropped = _layers_from_moments({pca.layer: Gaussian.joined(densities)})
+    return ExpertFamily(pca, layers), notes + dropped
 
 
-def _third_pass(
-    source: TrainingSubjects, families: dict[str, ExpertFamily], density: Density
+def _refit_densities(
+    subjects: TrainingSubjects, families: dict[str, ExpertFamily], density: Density
 ) -> dict[str, ExpertFamily]:
-    """The same families with densities of another form, of the subjects that have enough samples."""
-    blanks = {name: family.each(lambda field: replace(field, density=density)) for name, family in families.items()}
+    """Return the families with densities of another form, estimated from the subjects that have enough samples."""
+    templates = {
+        name: family.with_layers(lambda layer: replace(layer, density=density)) for name, family in families.items()
+    }
     found: dict[str, list[Density]] = {}
     layers = [layer for family in families.values() for layer in family.experts.layers()]
-    with Recorder(source.network, dict.fromkeys(layers)) as record:
-        for subject in range(len(source.volumes)):
+    with Recorder(subjects.network, dict.fromkeys(layers)) as record:
+        for subject in range(len(subjects)):
             total: dict[str, Tensor] = {}
-            for recording, padding in source.recordings(subject, record):
-                for name, family in blanks.items():
-                    for group, part in family.measure(recording, padding):
-                        total[f"{name}/{group}"] = total.get(f"{name}/{group}", 0) + part.double()
-            for key, statistics in total.items():
-                if not key.startswith("pca/") or float(statistics[0, 0]) >= MINIMUM_ACTIVE:
-                    found.setdefault(key, []).append(density.estimate(statistics.float()))
+            for recording, padding in subjects.recordings(subject, record):
+                for name, family in templates.items():
+                    for layer, part in family.measure(recording, padding):
+                        total[f"{name}/{layer}"] = total.get(f"{name}/{layer}", 0) + part.double()
+            for key, statistics in with_enough_patches(total).items():
+                found.setdefault(key, []).append(density.estimate(statistics.float()))
     return {
         name: replace(
             family,
-            fields={
-                group: replace(field, density=density.joined(found[f"{name}/{group}"]))
-                for group, field in family.fields.items()
+            layers={
+                layer: replace(experts, density=density.joined(found[f"{name}/{layer}"]))
+                for layer, experts in family.layers.items()
             },
         )
         for name, family in families.items()
     }
 
 
-def _named_fields(moments: dict[str, Gaussian]) -> tuple[dict[str, LayerExperts], list[str]]:
-    """Fields by layer, and a sentence for every layer with experts that had to be dropped."""
-    fields = {layer: LayerExperts.from_moments(gaussian) for layer, gaussian in moments.items()}
+def with_enough_patches(statistics: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the statistics without PCA experts of too few active patches."""
+    return {
+        key: value
+        for key, value in statistics.items()
+        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
+    }
+
+
+def _double_moments(values: Tensor, weights: Tensor | None) -> Tensor:
+    return Gaussian.measure(values.double(), None if weights is None else weights.double())
+
+
+def _layers_from_moments(moments: dict[str, Gaussian]) -> tuple[dict[str, LayerExperts], list[str]]:
+    """Standardise the experts of each layer, and note the layers with experts that had to be dropped."""
+    layers = {name: LayerExperts.from_moments(gaussian) for name, gaussian in moments.items()}
     notes = []
-    for layer, field in fields.items():
-        dropped = (~field.kept).nonzero().flatten().tolist()
+    for name, layer in layers.items():
+        dropped = (~layer.kept).nonzero().flatten().tolist()
         if dropped:
             names = ", ".join(map(str, dropped))
-            notes.append(f"Layer {layer}: experts {names} hardly vary in training and are dropped.")
-    kept = {layer: field for layer, field in fields.items() if bool(field.kept.any())}
+            notes.append(f"Layer {name}: experts {names} hardly vary in training and are dropped.")
+    kept = {name: layer for name, layer in layers.items() if bool(layer.kept.any())}
     if not kept:
         raise InputError("No expert varies over the training volumes; is the network constant, or are the volumes?")
     return kept, notes

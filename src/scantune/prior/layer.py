@@ -1,4 +1,4 @@
-"""Groups of experts with their training densities, and families of such groups."""
+"""Experts of one layer with their training densities, and families of such layers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -132,66 +132,66 @@ class ExpertFamily:
     """One family of experts (CNN or PCA) with the fields of its groups."""
 
     experts: Experts
-    fields: dict[str, LayerExperts]
+    layers: dict[str, LayerExperts]
 
     def measure(self, recording: Recording, padding: Tensor | None) -> Iterator[tuple[str, Tensor]]:
         """Additive statistics of one batch by group, differentiable."""
         for group, values, weights in self.experts.outputs(recording, padding):
-            if group in self.fields:
-                yield group, self.fields[group].measure(values, weights)
+            if group in self.layers:
+                yield group, self.layers[group].measure(values, weights)
 
     def compare(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Divergence of each group, scalars; the statistics' names are `family/group`."""
-        each = [statistics[f"{self.experts.name}/{group}"] for group in self.fields]
-        return dict(zip(self.fields, self._together.compare(torch.cat(each, 1)).unbind(), strict=True))
+        each = [statistics[f"{self.experts.name}/{group}"] for group in self.layers]
+        return dict(zip(self.layers, self._side_by_side.compare(torch.cat(each, 1)).unbind(), strict=True))
 
     @cached_property
-    def _together(self) -> "_Groups":
-        return _Groups.of(list(self.fields.values()))
+    def _side_by_side(self) -> "_SideBySide":
+        return _SideBySide.of(list(self.layers.values()))
 
-    def each(self, change: Callable[[LayerExperts], LayerExperts]) -> Self:
-        """A copy with every field changed."""
-        return replace(self, fields={group: change(field) for group, field in self.fields.items()})
+    def with_layers(self, change: Callable[[LayerExperts], LayerExperts]) -> Self:
+        """A copy with every layer changed."""
+        return replace(self, layers={group: change(layer) for group, layer in self.layers.items()})
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
         """For a network whose layers' outputs went through affine maps."""
         experts, left = self.experts.folded(maps)
-        fields = {g: field.folded(left[g]) if g in left else field for g, field in self.fields.items()}
-        return type(self)(experts, fields)
+        layers = {g: layer.folded(left[g]) if g in left else layer for g, layer in self.layers.items()}
+        return type(self)(experts, layers)
 
     def to(self, device: torch.device) -> Self:
         """On a device."""
         tensors = {key: value.to(device) for key, value in self.experts.tensors().items()}
-        return replace(self.each(lambda field: field.to(device)), experts=replace(self.experts, **tensors))  # type: ignore[type-var]
+        return replace(self.with_layers(lambda layer: layer.to(device)), experts=replace(self.experts, **tensors))  # type: ignore[type-var]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """What is stored, by name."""
         for key, value in self.experts.tensors().items():
             yield f"experts/{key}", value
-        for group, field in self.fields.items():
-            for key, value in field.tensors().items():
+        for group, layer in self.layers.items():
+            for key, value in layer.tensors().items():
                 yield f"{group}/{key}", value
 
     def record(self) -> dict[str, Any]:
         """Everything but the tensors, as JSON."""
-        groups = {group: field.record() for group, field in self.fields.items()}
+        groups = {group: layer.record() for group, layer in self.layers.items()}
         return {"experts": self.experts.record(), "groups": groups}
 
     @classmethod
     def restore(cls, name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """The inverse of `record` and `tensors`."""
         experts = EXPERTS[name].restore(record["experts"], without_prefix(tensors, "experts/"))
-        fields = {
-            group: LayerExperts.restore(r, without_prefix(tensors, f"{group}/"))
-            for group, r in record["groups"].items()
+        layers = {
+            name: LayerExperts.restore(entry, without_prefix(tensors, f"{name}/"))
+            for name, entry in record["groups"].items()
         }
         known = {*experts.layers(), *([OUTPUT] if "output" in record["experts"] else [])}
-        if unknown := set(fields) - known:
+        if unknown := set(layers) - known:
             raise InputError(
                 f"The prior is damaged: it has densities of {', '.join(sorted(unknown))}, but no experts there. Fit "
                 "the prior anew, or copy the file again."
             )
-        restored = cls(experts, fields)
+        restored = cls(experts, layers)
         restored._require_alike()
         return restored
 
@@ -202,9 +202,9 @@ class ExpertFamily:
             InputError: They are of different numbers of subjects, or of other shapes.
         """
         try:
-            empty = [field.measure(torch.zeros(1, len(field.center), 2, 2), None) for field in self.fields.values()]
-            found = self._together.compare(torch.cat(empty, 1))
-            alike = found.shape == (len(self.fields),) and bool(torch.isfinite(found).all())
+            empty = [layer.measure(torch.zeros(1, len(layer.center), 2, 2), None) for layer in self.layers.values()]
+            found = self._side_by_side.compare(torch.cat(empty, 1))
+            alike = found.shape == (len(self.layers),) and bool(torch.isfinite(found).all())
         except (RuntimeError, IndexError):
             alike = False
         if not alike:
@@ -215,7 +215,7 @@ class ExpertFamily:
 
 
 @dataclass(frozen=True)
-class _Groups:
+class _SideBySide:
     """The experts of several fields side by side, to be compared at once.
 
     Args:
@@ -231,10 +231,10 @@ class _Groups:
     shares: Tensor
 
     @classmethod
-    def of(cls, fields: Sequence[LayerExperts]) -> Self:
-        density = type(fields[0].density).beside([field.density for field in fields])
-        rows = [field.kept / field.kept.sum() for field in fields]
-        return cls(density, fields[0].divergence, torch.cat([f.kept for f in fields]), torch.block_diag(*rows))  # type: ignore[no-untyped-call]
+    def of(cls, layers: Sequence[LayerExperts]) -> Self:
+        density = type(layers[0].density).beside([layer.density for layer in layers])
+        rows = [layer.kept / layer.kept.sum() for layer in layers]
+        return cls(density, layers[0].divergence, torch.cat([each.kept for each in layers]), torch.block_diag(*rows))  # type: ignore[no-untyped-call]
 
     def compare(self, statistics: Tensor) -> Tensor:
         """Mean divergence of each group, `(groups,)`, from statistics `(statistics, experts)`."""

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor, nn
-
-from scantune.kernels.triton import norm_passes as passes
 
 TILE = 2048
 """Numbers that a program looks at at once."""
@@ -44,10 +43,10 @@ class _NormRelu(torch.autograd.Function):
         tiles = _Tiles(features, groups)
         parts, moments = tiles.parts(features), features.new_empty(groups, 2, tiles.channels, dtype=torch.float32)
         table = tiles.pixels, tiles.channels, features.stride(-1)
-        passes.sums[tiles.shares](features, parts, *table, *tiles.block)
+        sums[tiles.shares](features, parts, *table, *tiles.block)
         facts = (tiles.pixels, tiles.channels, momentum, eps, tiles.shares[0], running is not None, PROGRAMS)
-        passes.moments_of[tiles.channelwise](features, parts, *(running or (parts, parts, parts)), moments, *facts)
-        passes.apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
+        moments_of[tiles.channelwise](features, parts, *(running or (parts, parts, parts)), moments, *facts)
+        apply[tiles.grid](features, moments, scale, shift, result, *table, result.stride(-1), *tiles.block)
         ctx.save_for_backward(features, moments, scale, shift)
         return result
 
@@ -59,9 +58,9 @@ class _NormRelu(torch.autograd.Function):
         parts, totals = tiles.parts(features), torch.empty_like(moments)
         known = (features, incoming, moments, scale, shift)
         table = tiles.pixels, tiles.channels, features.stride(-1), incoming.stride(-1)
-        passes.back_sums[tiles.shares](*known, parts, *table, *tiles.block)
-        passes.totals_of[tiles.channelwise](parts, totals, tiles.channels, tiles.shares[0], PROGRAMS)
-        passes.back_apply[tiles.grid](*known, totals, outgoing, *table, outgoing.stride(-1), *tiles.block)
+        back_sums[tiles.shares](*known, parts, *table, *tiles.block)
+        totals_of[tiles.channelwise](parts, totals, tiles.channels, tiles.shares[0], PROGRAMS)
+        back_apply[tiles.grid](*known, totals, outgoing, *table, outgoing.stride(-1), *tiles.block)
         to_shift, to_scale = totals[0] if len(totals) == 1 else totals.sum(0)
         return outgoing, to_scale, to_shift, None, None, None, None
 
@@ -94,3 +93,207 @@ class _Tiles:
     def parts(self, features: Tensor) -> Tensor:
         """Room for two sums of each channel of each share."""
         return features.new_empty(self.grid[2], self.shares[0], 2, self.channels, dtype=torch.float32)
+
+
+@triton.jit
+def _place(row, column, number, step):
+    """Where pixels of the program's group lie."""
+    return (tl.program_id(2).to(tl.int64) * number + row)[:, None] * step + column[None, :]
+
+
+@triton.jit
+def _center(features, column, number, channels, step):
+    """The first pixel: about it, little is lost where a mean is large."""
+    first = tl.program_id(2).to(tl.int64) * number * step
+    return tl.load(features + first + column, mask=column < channels, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _keep(parts, share, shares, column, channels, one, two):
+    place = parts + (tl.program_id(2) * shares + share) * 2 * channels + column
+    tl.store(place, tl.sum(one, 0), mask=column < channels)
+    tl.store(place + channels, tl.sum(two, 0), mask=column < channels)
+
+
+@triton.jit
+def sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Sums of features and their squares about the first pixel, of each share."""
+    share, shares = tl.program_id(0), tl.num_programs(0)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    middle = _center(features, column, number, channels, step)[None, :]
+    one = tl.zeros((BLOCK, WIDTH), tl.float32)
+    two = tl.zeros((BLOCK, WIDTH), tl.float32)
+    first = share * BLOCK
+    while first < number:
+        row = first + tl.arange(0, BLOCK)
+        inside = (row < number)[:, None] & (column < channels)[None, :]
+        value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0)
+        away = tl.where(inside, value.to(tl.float32) - middle, 0.0)
+        one += away
+        two += away * away
+        first += shares * BLOCK
+    _keep(parts, share, shares, column, channels, one, two)
+
+
+@triton.jit
+def _summed(parts, channel, channels, shares, MAX_SHARES: tl.constexpr):
+    """Over shares, always in the same order."""
+    share = tl.arange(0, MAX_SHARES)
+    place = (tl.program_id(1) * shares + share) * 2 * channels + channel
+    one = tl.load(parts + place, mask=share < shares, other=0.0)
+    two = tl.load(parts + place + channels, mask=share < shares, other=0.0)
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit
+def moments_of(
+    features,
+    parts,
+    running_mean,
+    running_var,
+    batches,
+    moments,
+    number,
+    channels,
+    momentum,
+    eps,
+    shares,
+    RUNNING: tl.constexpr,
+    MAX_SHARES: tl.constexpr,
+):
+    """Means and precisions of channels, and what norms remember of them."""
+    channel, group = tl.program_id(0), tl.program_id(1)
+    one, two = _summed(parts, channel, channels, shares, MAX_SHARES)
+    count = number * 1.0
+    away = one / count
+    variance = tl.maximum(two / count - away * away, 0.0)
+    place = moments + group * 2 * channels + channel
+    tl.store(place, away)
+    tl.store(place + channels, 1.0 / tl.sqrt(variance + eps))
+    if RUNNING:
+        mean = tl.load(features + channel).to(tl.float32) + away
+        before = tl.load(running_mean + channel)
+        tl.store(running_mean + channel, before + momentum * (mean - before))
+        before = tl.load(running_var + channel)
+        unbiased = variance * (count / (count - 1.0))
+        tl.store(running_var + channel, before + momentum * (unbiased - before))
+        tl.store(batches, tl.load(batches) + 1, mask=channel == 0)
+
+
+@triton.jit
+def totals_of(parts, totals, channels, shares, MAX_SHARES: tl.constexpr):
+    """Sums over shares."""
+    channel = tl.program_id(0)
+    one, two = _summed(parts, channel, channels, shares, MAX_SHARES)
+    place = totals + tl.program_id(1) * 2 * channels + channel
+    tl.store(place, one)
+    tl.store(place + channels, two)
+
+
+@triton.jit
+def _normed(features, moments, scale, shift, row, column, number, channels, step):
+    """Normed features, what the ReLU sees of them, and the factor from features to that."""
+    present = column < channels
+    inside = (row < number)[:, None] & present[None, :]
+    place = moments + tl.program_id(2) * 2 * channels + column
+    away = tl.load(place, mask=present, other=0.0)[None, :]
+    precision = tl.load(place + channels, mask=present, other=0.0)[None, :]
+    a = tl.load(scale + column, mask=present, other=0.0)[None, :]
+    b = tl.load(shift + column, mask=present, other=0.0)[None, :]
+    value = tl.load(features + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
+    normed = (value - _center(features, column, number, channels, step)[None, :] - away) * precision
+    return normed, normed * a + b, a * precision
+
+
+@triton.jit
+def apply(
+    features,
+    moments,
+    scale,
+    shift,
+    result,
+    number,
+    channels,
+    step,
+    result_step,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Normed features and the ReLU of them."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    _, answer, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
+    inside = (row < number)[:, None] & (column < channels)[None, :]
+    place = result + _place(row, column, number, result_step)
+    tl.store(place, tl.maximum(answer, 0.0).to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _let_through(incoming, seen, row, column, number, channels, step):
+    """The gradients that the ReLU lets through."""
+    inside = (row < number)[:, None] & (column < channels)[None, :]
+    slope = tl.load(incoming + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
+    return tl.where(inside & (seen > 0), slope, 0.0)
+
+
+@triton.jit
+def back_sums(
+    features,
+    incoming,
+    moments,
+    scale,
+    shift,
+    parts,
+    number,
+    channels,
+    step,
+    incoming_step,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Sums of the gradients that the ReLU lets through, and of these times normed features, of each share."""
+    share, shares = tl.program_id(0), tl.num_programs(0)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    one = tl.zeros((BLOCK, WIDTH), tl.float32)
+    two = tl.zeros((BLOCK, WIDTH), tl.float32)
+    first = share * BLOCK
+    while first < number:
+        row = first + tl.arange(0, BLOCK)
+        normed, seen, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
+        slope = _let_through(incoming, seen, row, column, number, channels, incoming_step)
+        one += slope
+        two += slope * normed
+        first += shares * BLOCK
+    _keep(parts, share, shares, column, channels, one, two)
+
+
+@triton.jit
+def back_apply(
+    features,
+    incoming,
+    moments,
+    scale,
+    shift,
+    totals,
+    outgoing,
+    number,
+    channels,
+    step,
+    incoming_step,
+    outgoing_step,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """The gradient by the features."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    present = column < channels
+    normed, seen, factor = _normed(features, moments, scale, shift, row, column, number, channels, step)
+    slope = _let_through(incoming, seen, row, column, number, channels, incoming_step)
+    place = totals + tl.program_id(2) * 2 * channels + column
+    one = tl.load(place, mask=present, other=0.0)[None, :]
+    two = tl.load(place + channels, mask=present, other=0.0)[None, :]
+    answer = factor * (slope - (one + normed * two) / (number * 1.0))
+    inside = (row < number)[:, None] & present[None, :]
+    target = outgoing + _place(row, column, number, outgoing_step)
+    tl.store(target, answer.to(outgoing.dtype.element_ty), mask=inside)

@@ -64,7 +64,7 @@ def least_gaussian(
     # The prior of one subject standardises each channel by that subject's own mean and deviation.
     prior = FieldOfExperts.fit(network, [volume[every]], masks=masks, layers=layers, density="kde")
     found = {}
-    for layer, field in prior.families["cnn"].fields.items():
+    for layer, field in prior.families["cnn"].layers.items():
         density = field.density
         assert isinstance(density, KDE)
         points = density.grid.points()

@@ -1,0 +1,257 @@
+"""Statistics of experts that are computed while a convolution's outputs are activated, in one pass over memory.
+
+They are those that a density measures from recorded features; see `scantune.methods.expert_statistics`.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scantune.experts.base import image_weights
+from scantune.kernels.cpu import activation as rows
+
+
+class StatisticsProgram(ABC):
+    """Additive statistics of standardised experts, as their densities are estimated from."""
+
+    @abstractmethod
+    def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """ReLU of values + bias, and the statistics of values + bias.
+
+        Args:
+            values: `(slices, channels, *spatial)`, channels last in memory.
+            bias: `(channels,)`; None where it was added before, which is so on a CPU.
+            weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
+
+        Returns:
+            The activations, and `(statistics, channels)`, the first row of which is the number of pixels that count.
+        """
+
+    @abstractmethod
+    def slopes(
+        self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
+    ) -> Tensor:
+        """The gradient with respect to the values, from those of the statistics and of the activations."""
+
+
+class MomentsOnGPU(StatisticsProgram):
+    """Number, sum and sum of squares, by kernels.
+
+    Args:
+        center: Training mean `(channels,)`.
+        scale: Training deviation `(channels,)`.
+    """
+
+    def __init__(self, center: Tensor, scale: Tensor) -> None:
+        self.center = center.float()
+        each = scale.double().reciprocal()
+        self.units = torch.stack([torch.ones_like(each), each, each.square()])
+
+    def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The statistics are `(3, channels)`."""
+        from scantune.kernels.triton import moments
+
+        assert bias is not None
+        return moments.activate(values, bias, weights, self.center, self.units)
+
+    def slopes(
+        self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
+    ) -> Tensor:
+        """One multiplication and one addition a pixel, beside the ReLU's."""
+        from scantune.kernels.triton import moments
+
+        assert bias is not None
+        return moments.activation_slopes(values, bias, weights, self.center, self.units, statistics, activations)
+
+
+class MomentsOnCPU(MomentsOnGPU):
+    """The same on a CPU, where the bias was added before."""
+
+    def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The statistics are `(3, channels)`."""
+        assert bias is None
+        activations, sums = rows.activate(values, weights, self.center)
+        return activations, _numbered(sums, values, weights) * self.units
+
+    def slopes(
+        self,
+        values: Tensor,
+        bias: Tensor | None,
+        weights: Tensor | None,
+        statistics: Tensor,
+        activations: Tensor,
+    ) -> Tensor:
+        """One multiplication and one addition a pixel, beside the ReLU's."""
+        assert bias is None
+        _, total, squares = statistics * self.units
+        offset, factor = (total - 2 * squares * self.center).float(), (2 * squares).float()
+        return rows.activation_slopes(values, weights, offset, factor, activations)
+
+
+class BinCountsOnGPU(StatisticsProgram):
+    """What falls to the points of a grid; by kernels alone.
+
+    Args:
+        rise: Points that a value of 1 is above one of 0 `(channels,)`.
+        start: Where a value of 0 is, in points from the first `(channels,)`.
+        points: How many there are.
+    """
+
+    def __init__(self, rise: Tensor, start: Tensor, points: int) -> None:
+        self.rise, self.start, self.points = rise, start, points
+
+    def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The statistics are `(1 + points, channels)`."""
+        from scantune.kernels.triton import binning
+
+        assert bias is not None
+        return binning.activate(values, bias, weights, self.rise, self.start, self.points)
+
+    def slopes(
+        self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
+    ) -> Tensor:
+        """A look at a table a pixel, beside the ReLU's."""
+        from scantune.kernels.triton import binning
+
+        assert bias is not None
+        return binning.activation_slopes(values, bias, weights, self.rise, self.start, statistics, activations)
+
+
+class BatchState(threading.local):
+    """What a thread's latest batch comes with and leaves; a copy of a network has its own."""
+
+    expected = False
+    padding: Tensor | None = None
+    statistics: Tensor | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
+
+
+class MeasuredReLU(nn.Module):
+    """Adds a convolution's bias, measures the sum where that is expected, gives its positive part.
+
+    Args:
+        bias: `(channels,)`; None where the convolution has added it.
+        program: What measures.
+    """
+
+    def __init__(self, bias: Tensor | None, program: StatisticsProgram) -> None:
+        super().__init__()
+        self.bias, self.program = None if bias is None else bias.float(), program
+        self.batch = BatchState()
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
+        if not self.batch.expected:
+            return torch.relu(values if self.bias is None else values + self.bias.to(values.dtype).view(-1, 1, 1))
+        weights = image_weights(self.batch.padding, values)
+        values = values.contiguous(memory_format=torch.channels_last)
+        result: tuple[Tensor, Tensor] = _Activate.apply(values, self.bias, self.program, weights)  # type: ignore[no-untyped-call]
+        activations, self.batch.statistics = result
+        return activations
+
+
+class FusedLayers:
+    """The units of a network, by the names of their convolutions.
+
+    Args:
+        activations: The activations behind them.
+    """
+
+    def __init__(self, activations: Mapping[str, MeasuredReLU]) -> None:
+        self.activations = activations
+
+    @classmethod
+    def on_gpu(cls, task: nn.Module, programs: Mapping[str, StatisticsProgram], others: Collection[str]) -> Self:
+        """Finds units in a frozen task network, and changes them in place; kernels compute what the network did.
+
+        Args:
+            task: The task network, whose batch norms are folded.
+            programs: What measures, by layer.
+            others: Layers whose features are wanted themselves.
+        """
+        found = {}
+        for name, container, conv, relu in _measured(task, programs):
+            if name not in others:
+                bias = conv.weight.new_zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
+                conv.bias = None
+                found[name] = container._modules[relu] = MeasuredReLU(bias, programs[name])
+        return cls(found)
+
+    @classmethod
+    def on_cpu(cls, task: nn.Module, programs: Mapping[str, StatisticsProgram]) -> Self:
+        """The same on a CPU, of convolutions whose weights, and so their features, lie channels last."""
+        found = {}
+        for name, container, conv, relu in _measured(task, programs):
+            if conv.weight.stride(1) == 1 and conv.weight.dtype == torch.float32:
+                found[name] = container._modules[relu] = MeasuredReLU(None, programs[name])
+        return cls(found)
+
+    def expect(self, padding: Tensor | None) -> None:
+        """Says that the next batch is to be measured, and which of its pixels are padding."""
+        for activation in self.activations.values():
+            activation.batch.expected, activation.batch.padding = True, padding
+
+    def statistics(self) -> Iterator[tuple[str, Tensor]]:
+        """What was measured of the latest batch, `(statistics, channels)` by layer."""
+        for name, activation in self.activations.items():
+            assert activation.batch.statistics is not None
+            yield name, activation.batch.statistics
+            # Whoever runs the network next may have other slices, and look at predictions alone.
+            activation.batch.expected = False
+            activation.batch.statistics = activation.batch.padding = None
+
+
+def _measured(
+    task: nn.Module, programs: Mapping[str, StatisticsProgram]
+) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
+    """Those of `_pairs` that are measured; only a layer that is called once has one set of statistics."""
+    return [pair for pair in _pairs(task) if pair[0] in programs and f"{pair[0]}@2" not in programs]
+
+
+def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str]]:
+    """Names and convolutions that feed nothing but a ReLU, their containers and the ReLUs' names there."""
+    for prefix, container in task.named_modules():
+        if not isinstance(container, nn.Sequential):
+            continue
+        children = [(name, m) for name, m in container._modules.items() if not isinstance(m, nn.Identity)]
+        for (first, conv), (second, relu) in pairwise(children):
+            if isinstance(conv, nn.Conv2d) and isinstance(relu, nn.ReLU):
+                yield (f"{prefix}." if prefix else "") + first, container, conv, second
+
+
+class _Activate(torch.autograd.Function):
+    """Keeps the values alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, bias: Tensor | None, program: StatisticsProgram, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(values, bias, weights)
+        ctx.set_materialize_grads(False)
+        activations, statistics = program.activate(values, bias, weights)
+        ctx.program, ctx.form = program, (statistics.shape, statistics.dtype)
+        return activations, statistics
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None, None]:
+        activations, statistics = gradients
+        values, bias, weights = ctx.saved_tensors
+        # Zeros that PyTorch would make have another layout in memory.
+        activations = torch.zeros_like(values) if activations is None else activations
+        shape, dtype = ctx.form
+        statistics = values.new_zeros(shape, dtype=dtype) if statistics is None else statistics
+        return ctx.program.slopes(values, bias, weights, statistics, activations), None, None, None
+
+
+def _numbered(statistics: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:
+    """Statistics `(statistics, channels)` below the number of pixels that they are of."""
+    pixels = values.numel() / values.shape[1]
+    number = statistics.new_full((1,), pixels) if weights is None else weights.sum(dtype=statistics.dtype).view(1)
+    return torch.cat([number.expand(1, values.shape[1]), statistics])
