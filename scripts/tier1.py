@@ -203,17 +203,18 @@ class Pool(LocalEngine):
 
     def __init__(self, store: Store, settings: EngineSettings, ahead: Ahead, urgent: Sequence[str]) -> None:
         super().__init__(store, settings)
-        self.ahead, self.urgent = ahead, urgent
+        self.ahead, self.urgent, self.started = ahead, urgent, False
 
     @property
     def slots(self) -> int:
         """All processes, or as many as there are urgent jobs."""
-        waiting = self.workers and not all(self.store.has(key) for key in self.urgent)
+        waiting = self.started and not all(self.store.has(key) for key in self.urgent)
         return min(super().slots, len(self.urgent)) if waiting else super().slots
 
     def start(self) -> None:
         """Start both."""
         super().start()
+        self.started = True
         self.ahead.start()
 
 
