@@ -22,11 +22,10 @@ from tier1 import LOG, NAMES
 from scantune.benchmark.experiment import Experiment
 from scantune.evaluation.rows import ScoreRow, read_rows, write_rows
 from scantune.report.render import markdown
-from scantune.report.scores import SiteColumn, read_scores
+from scantune.report.scores import SiteColumn, join_scores, read_scores
 from scantune.report.statistics import RunKey
-from scantune.report.study import STRONG_BASELINES, TRAINING_SITES, Study
+from scantune.report.study import STRONG_BASELINES, Study, training_sites
 from scantune.report.tables import TABLES
-from scantune.report.write import join_scores
 
 GUARDED = "guarded"
 SHOWN = ("methods", "in-domain", "registration", "variants", "harm")
@@ -43,7 +42,7 @@ def rows(arguments: argparse.Namespace) -> None:
         if not made.exists():
             continue
         found = read_rows(arguments.store / name)
-        kept = [_rounded(row) for row in complete(found, Experiment.read(made), TRAINING_SITES[name])]
+        kept = [_rounded(row) for row in complete(found, Experiment.read(made), training_sites()[name])]
         write_rows(arguments.out / f"tier1-{name}.csv", kept)
         shutil.copy(made, arguments.out / f"tier1-{name}.toml")
         print(f"{name}: {len(kept)} of {len(found)} rows")
@@ -157,8 +156,8 @@ def _energies(files: dict[str, Path]) -> Iterator[str]:
         seen = {
             (r.site, r.subject, r.session): r.energy_before for r in read_rows(path) if r.method == STRONG_BASELINES[0]
         }
-        home = [energy for (site, *_), energy in seen.items() if site == TRAINING_SITES[name]]
-        away = [energy for (site, *_), energy in seen.items() if site != TRAINING_SITES[name]]
+        home = [energy for (site, *_), energy in seen.items() if site == training_sites()[name]]
+        away = [energy for (site, *_), energy in seen.items() if site != training_sites()[name]]
         yield _line([name, len(home), len(away), f"{auroc(home, away):.3f}"])
     yield "\nEnergies before any adaptation; none of these people was trained, selected or calibrated with.\n"
 
@@ -172,10 +171,12 @@ def changes(study: Study, columns: Iterable[SiteColumn], method: str, guarded: s
     """Of all scans of these columns that have all three scores."""
     found: Changes = {}
     for column in columns:
-        before, without = study.scores.dice(column, study.against), study.scores.dice(column, method)
-        for run, score in study.scores.cells.get((column, guarded), {}).items():
-            if run in before and run in without and not math.isnan(score.dice):
-                found[run] = (without[run] - before[run], score.dice - before[run], score.decision)
+        if (column, guarded) not in study.scores.cells:
+            continue
+        decisions = study.scores.cells[column, guarded]["decision"]
+        without, within = study.run_changes(column, method), study.run_changes(column, guarded)
+        for run in within.index.intersection(without.index, sort=False):
+            found[run] = (without[run], within[run], decisions[run])
     return found
 
 
@@ -227,11 +228,11 @@ def _centres(study: Study) -> Iterator[str]:
     actions = ("kept", "rolled back", "skipped")
     yield _head("cohort, centre", "scans", STRONG_BASELINES[0], "foe-cnn-pca", GUARDED, "worst scan", *actions)
     for column in study.columns(training=False):
-        guarded = study.scores.cells.get((column, f"foe-cnn-pca, {GUARDED}"), {})
         found = changes(study, [column], "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")
         if found:
             means = [study.mean(column, name) for name in (study.against, "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")]
-            acts = [sum(one.decision == act for one in guarded.values()) for act in actions]
+            decisions = list(study.scores.cells[column, f"foe-cnn-pca, {GUARDED}"]["decision"])
+            acts = [decisions.count(act) for act in actions]
             worst = min(change for _, change, _ in found.values())
             cells = [len(found), *(f"{mean:.3f}" for mean in means), f"{worst:+.3f}", *acts]
             yield _line([f"{column.cohort}, {column.site}", *cells])
@@ -242,7 +243,7 @@ def _times(study: Study, results: Path) -> Iterator[str]:
     cohorts = list(dict.fromkeys(column.cohort for column in study.scores.columns))
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (column, method), scans in study.scores.cells.items():
-        took[method, column.cohort] += [one.seconds for one in scans.values() if not math.isnan(one.seconds)]
+        took[method, column.cohort] += [*scans["seconds"].dropna()]
     yield "## Seconds per scan, median\n"
     yield _head("method", *cohorts)
     for method in study.scores.methods:

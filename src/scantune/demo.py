@@ -1,7 +1,5 @@
 """The demo: a model is adapted to simulated scans of centres that it was not trained at."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +13,13 @@ from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.result import Result
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice
+from scantune.evaluation.rows import REQUIRED_COLUMNS, write_table
 from scantune.methods import METHODS, ModelParts
 from scantune.model.model import Model, load
 from scantune.plots.files import save_figure
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
-from scantune.scans.files import require_writable, write_text
+from scantune.scans.files import require_writable
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
 DEMO_PRESET = "fast"
@@ -30,8 +29,6 @@ DEMO_COHORTS: dict[str, tuple[str, int | None]] = {
 }
 """Cohort of the demo's scans by task of the model, and number of slices per scan; None for all slices."""
 SCORES_FILE = "demo.csv"
-DEMO_COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
-"""Columns of the scores: the first columns of every score file."""
 
 
 @dataclass(frozen=True)
@@ -174,17 +171,15 @@ def _draw(scan: DemoScan, model: Model, out: Path) -> DemoScan:
 
 
 def _write_scores(scans: Sequence[DemoScan], cohort: Cohort, out: Path) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(DEMO_COLUMNS)
+    rows: list[tuple[object, ...]] = []
     for scan in scans:
         assert scan.result.case is not None
         key = (cohort.name, scan.centre, scan.result.case.subject)
         scores = {"source": scan.before, str(scan.result.facts["method"]): scan.after}
         for method, by_structure in scores.items():
             for structure, value in by_structure.items():
-                writer.writerow([*key, method, scan.result.facts["seed"], structure, f"{value:.8g}"])
-    write_text(out / SCORES_FILE, text.getvalue())
+                rows.append((*key, method, scan.result.facts["seed"], structure, f"{value:.8g}"))
+    write_table(out / SCORES_FILE, REQUIRED_COLUMNS, rows)
 
 
 def _write_pages(scans: Sequence[DemoScan], out: Path) -> None:

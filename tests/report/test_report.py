@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -24,12 +25,12 @@ from scantune.report.bench_folder import BenchFolder
 from scantune.report.figures import FIGURES
 from scantune.report.figures.densities import LeastGaussian, density_figure, least_gaussian
 from scantune.report.render import LINES_PER_PAGE, latex, markdown
-from scantune.report.scores import SiteColumn, read_scores, structure_text
+from scantune.report.scores import RUN, SiteColumn, join_scores, read_scores, structure_text
 from scantune.report.statistics import smallest_p
-from scantune.report.study import TRAINING_SITES, Study, mean_along
+from scantune.report.study import Study, mean_along, training_sites
 from scantune.report.tables import TABLES
 from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, p_text
-from scantune.report.write import join_scores, report
+from scantune.report.write import report
 
 METHODS = ("baseline", "strong baseline", "supervised", "entropy", "ae", "foe-cnn", "foe-cnn-pca")
 VARIANTS = ("foe-cnn-pca, lambda 1", "foe-cnn-pca, kde", "ae, loss", "foe-cnn-pca, guard")
@@ -155,22 +156,22 @@ class TestReading:
         text += "brain,X,anna,source,0,GM,0.4\nbrain,X,anna,source,0,WM,0.8\nbrain,X,anna,source,0,CSF,\n"
         (tmp_path / "scores.csv").write_text(text)
         scores = read_scores(tmp_path / "scores.csv")
-        assert [one.dice for one in scores.scores] == pytest.approx([0.6])
+        assert list(scores.frame["dice"]) == pytest.approx([0.6])
         assert scores.structures == {"brain": ("GM", "WM", "CSF")}
         assert structure_text(scores.structures["brain"]) == "mean of GM, WM, CSF"
 
     def test_a_structure_can_be_chosen(self, rows, tmp_path):
         write_rows(tmp_path / "rows.csv", rows)
         chosen = read_scores(tmp_path, "CG")
-        assert {one.column.cohort for one in chosen.scores} == {"prostate"}
-        assert sorted(one.dice for one in chosen.scores) == sorted(r.dice for r in rows if r.structure == "CG")
+        assert {*chosen.frame["cohort"]} == {"prostate"}
+        assert sorted(chosen.frame["dice"]) == sorted(r.dice for r in rows if r.structure == "CG")
 
     def test_scans_of_a_person_are_told_from_their_names_where_there_is_no_session(self, tmp_path):
         text = "cohort,site,subject,method,seed,structure,dice\n"
         for name in ("sub-12Ses1", "sub-12Ses2", "heart_X_test-001_ED", "heart_X_test-001_ES", "eve", "eve"):
             text += f"spine,X,{name},source,0,GM,0.5\n"
         (tmp_path / "scores.csv").write_text(text)
-        runs = [one.run for one in read_scores(tmp_path / "scores.csv").scores]
+        runs = list(read_scores(tmp_path / "scores.csv").frame[RUN].itertuples(index=False, name=None))
         assert [run[0] for run in runs] == ["sub-12", "sub-12", *["heart_X_test-001"] * 2, "eve", "eve"]
         assert len(set(runs)) == 6
 
@@ -187,7 +188,7 @@ class TestReading:
     def test_training_sites_are_those_of_the_simulated_cohorts(self):
         from scantune.simulate import COHORTS
 
-        assert {name: cohort.source for name, cohort in COHORTS.items()} == TRAINING_SITES
+        assert {name: cohort.source for name, cohort in COHORTS.items()} == training_sites()
 
     @pytest.mark.parametrize(
         ("text", "told"),
@@ -432,8 +433,8 @@ class TestTraces:
         assert found["ae, optimization", "f1"].note == "6 people"
 
     def test_means_along_the_way_are_taken_where_all_runs_have_them(self):
-        one = {"step": np.array([0.0, 1.0, 2.0]), "dice": np.array([0.2, np.nan, 0.6])}
-        other = {"step": np.array([0.0, 1.0]), "dice": np.array([0.4, 0.5])}
+        one = pd.DataFrame({"step": [0.0, 1.0, 2.0], "dice": [0.2, np.nan, 0.6]})
+        other = pd.DataFrame({"step": [0.0, 1.0], "dice": [0.4, 0.5]})
         traces = {("anna", "", "", "0"): one, ("ben", "", "", "0"): other}
         assert mean_along(traces, "dice") == pytest.approx({0: 0.3})
         assert mean_along(traces, "cnn") == {}
@@ -697,7 +698,7 @@ class TestReport:
         write_rows(tmp_path / "a.csv", rows)
         write_rows(tmp_path / "b.csv", [r for r in rows if r.method == "strong baseline"])
         tables = [read_scores(tmp_path / name) for name in ("a.csv", "b.csv")]
-        assert join_scores(tables).scores == tables[0].scores
+        assert join_scores(tables).frame.equals(tables[0].frame)
         write_rows(tmp_path / "b.csv", [dataclasses.replace(rows[3], dice=0.123)])
         with pytest.raises(InputError, match="Two of the files score baseline on prostate_RUNMC_test-001"):
             join_scores([tables[0], read_scores(tmp_path / "b.csv")])

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -96,15 +97,18 @@ class TestConfidence:
 class TestPeople:
     def test_seeds_and_sessions_of_a_person_are_averaged(self):
         scores = {("anna", "ED", 0): 0.5, ("anna", "ES", 0): 0.7, ("anna", "ED", 1): 0.9, ("ben", "ED", 0): 0.4}
-        assert statistics.person_means(scores) == pytest.approx({"anna": 0.7, "ben": 0.4})
+        assert statistics.person_means(pd.Series(scores)).to_dict() == pytest.approx({"anna": 0.7, "ben": 0.4})
 
     def test_a_score_that_is_missing_is_left_out(self):
-        assert statistics.person_means({("anna", 0): math.nan, ("anna", 1): 0.4, ("ben", 0): math.nan}) == {"anna": 0.4}
+        scores = {("anna", 0): math.nan, ("anna", 1): 0.4, ("ben", 0): math.nan}
+        assert statistics.person_means(pd.Series(scores)).to_dict() == {"anna": 0.4}
 
     def test_changes_are_taken_within_a_run_that_both_sides_have(self):
         before = {("anna", 0): 0.5, ("anna", 1): 0.1, ("ben", 0): 0.4, ("carl", 0): 0.3}
         after = {("anna", 0): 0.6, ("ben", 0): 0.3, ("dora", 0): 0.9}
-        assert statistics.person_changes(before, after) == pytest.approx({"anna": 0.1, "ben": -0.1})
+        assert statistics.person_changes(pd.Series(before), pd.Series(after)).to_dict() == pytest.approx(
+            {"anna": 0.1, "ben": -0.1}
+        )
 
 
 class TestCompare:

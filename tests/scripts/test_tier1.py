@@ -11,7 +11,7 @@ from scantune.benchmark.jobs import Adaptation
 from scantune.benchmark.run import experiment_text
 from scantune.benchmark.store import Store
 from scantune.evaluation.rows import ScoreRow, write_rows
-from scantune.report.study import TRAINING_SITES
+from scantune.report.study import training_sites
 from scantune.training.sources import SimulatedSource
 from tests.scripts.test_scripts import script
 
@@ -43,7 +43,7 @@ def test_there_are_twelve_centres_to_segment_at_and_two_to_register_at(graphs):
     away = {name: {job.scan.site for job in graph.rows if job.row == "foe-cnn"} for name, graph in graphs.items()}
     assert sum(len(sites) for name, sites in away.items() if name != "registration") == 12
     assert len(away["registration"]) == 2
-    assert all(TRAINING_SITES[name] not in sites for name, sites in away.items())
+    assert all(training_sites()[name] not in sites for name, sites in away.items())
 
 
 def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs):
@@ -62,7 +62,7 @@ def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
     store.open()
     pool = tier1.Pool(store, EngineSettings(workers=5), ahead=None, urgent=["one", "two"])
     assert pool.slots == 5  # processes to start
-    pool.workers = [None] * 5
+    pool.started = True
     assert pool.slots == 2
     (store.finished / "one").mkdir()
     assert pool.slots == 2

@@ -1,10 +1,8 @@
-"""Scores predicted label maps against references, per scan and structure."""
+"""Evaluation of predicted label maps against references, per scan and structure."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,9 @@ import numpy as np
 
 from scantune.errors import InputError
 from scantune.evaluation.metrics import Score, score
+from scantune.evaluation.rows import write_table
 from scantune.scans.case import require_same_grid
-from scantune.scans.files import require_writable, write_text
+from scantune.scans.files import require_writable
 from scantune.scans.io import read_labels
 from scantune.scans.manifest import read_manifest
 from scantune.scans.names import PredictionPair, PredictionPairs, pair_predictions
@@ -31,10 +30,10 @@ class EvaluationRow:
     structure: str
     score: Score
 
-    def record(self) -> dict[str, object]:
-        """Return the cells of the line by column."""
-        cells = {entry.name: getattr(self, entry.name) for entry in fields(self)[:-1]}
-        return cells | {metric: f"{value:.8g}" for metric, value in asdict(self.score).items()}
+    def cells(self) -> list[object]:
+        """Return the cells of the line, metrics with eight significant digits."""
+        *names, metrics = (getattr(self, entry.name) for entry in fields(self))
+        return [*names, *(f"{value:.8g}" for value in astuple(metrics))]
 
 
 EVALUATION_COLUMNS = tuple(entry.name for entry in fields(EvaluationRow)[:-1] + fields(Score))
@@ -43,7 +42,7 @@ EVALUATION_COLUMNS = tuple(entry.name for entry in fields(EvaluationRow)[:-1] + 
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """One structure over all scans of a method; means are over the scans where the metric exists.
+    """Means of one structure over all scans of a method, for each metric over the scans that have it.
 
     Attributes:
         method: What made the predictions.
@@ -52,7 +51,7 @@ class EvaluationSummary:
         hd95: Mean 95th percentile Hausdorff distance in mm.
         asd: Mean average symmetric surface distance in mm.
         scored: Number of scans in the mean Dice.
-        one_sided: How many of these have the structure in one volume only: Dice 0 and no distances.
+        one_sided: Number of these with the structure in one volume only: Dice 0 and no distances.
         left_out: Number of scans that have the structure in neither volume.
     """
 
@@ -88,12 +87,8 @@ class Evaluation:
         return [_summarise(method, structure, scores) for (method, structure), scores in groups.items()]
 
     def save(self, path: Path | str) -> None:
-        """Write all rows as CSV; the file is complete or not there at all."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, EVALUATION_COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.record() for row in self.rows)
-        write_text(path, text.getvalue())
+        """Write all rows as CSV, completely or not at all."""
+        write_table(path, EVALUATION_COLUMNS, (row.cells() for row in self.rows))
 
 
 def evaluate(
@@ -106,20 +101,19 @@ def evaluate(
     site: str = "",
     on_pair: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Score predictions against references and, where asked, write the score file.
+    """Score predictions against references, and write the score file if asked to.
 
-    Files in folders are matched by name (`scantune.filenames`). In a folder that `scantune adapt` wrote,
-    method, seed and the names of the structures are taken from its manifest; `NAME_source_seg` files are the
-    method `source`.
+    Files in folders are matched by name (`scantune.scans.names`). In a folder that `scantune adapt` wrote, method,
+    seed and the names of the structures come from its manifest. `NAME_source_seg` files are the method `source`.
 
     Args:
         predictions: A label map or a folder of label maps.
-        references: A label map or a folder of label maps, whichever the predictions are.
-        structures: Label value by name; a label map with other values is refused. Without it, the
-            manifest's structures, or else every value that occurs, named by its number.
-        out: Where to write the scores as CSV.
-        cohort: What to write in the column of that name.
-        site: What to write in the column of that name.
+        references: A label map or a folder of label maps, as the predictions.
+        structures: Label value by name. Label maps with other values are refused. By default the structures of the
+            manifest, or every value that occurs, named by its number.
+        out: File for the scores, as CSV.
+        cohort: Entry of the column `cohort`.
+        site: Entry of the column `site`.
         on_pair: Called with the number of pairs done and the number of all pairs.
 
     Raises:
@@ -129,7 +123,7 @@ def evaluate(
     matches = pair_predictions(predictions, references)
     if out is not None:
         _require_file(Path(out))
-    manifest = _told(predictions if predictions.is_dir() else predictions.parent)
+    manifest = _manifest(predictions if predictions.is_dir() else predictions.parent)
     if structures is None:
         structures = manifest.get("labels")
 
@@ -170,7 +164,7 @@ def _score_pair(pair: PredictionPair, structures: Mapping[str, int] | None) -> d
 def _rows(
     scored: Sequence[tuple[PredictionPair, dict[str, Score]]], records: Mapping[str, Any], cohort: str, site: str
 ) -> list[EvaluationRow]:
-    """Lay out all scores; a structure that only other scans have is in neither volume of this one."""
+    """Return the rows of all scores; a structure that only other scans have is in neither volume of this one."""
     names = {name for _, scores in scored for name in scores}
     order = sorted(names, key=int) if all(map(str.isdecimal, names)) else list(scored[0][1])
     neither = Score(math.nan, math.nan, math.nan, 0.0, 0.0, math.nan)
@@ -209,8 +203,8 @@ def _require_file(path: Path) -> None:
     require_writable(path.parent)
 
 
-def _told(folder: Path) -> dict[str, Any]:
-    """Return what `scantune adapt` tells about its outputs; nothing where the folder comes from elsewhere."""
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest that `scantune adapt` wrote into a folder; an empty one for other folders."""
     try:
         return read_manifest(folder)
     except InputError:

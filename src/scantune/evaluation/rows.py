@@ -1,7 +1,8 @@
-"""Score rows: what a benchmark knows about one structure of one scan after one run; the one reader and writer of them.
+"""Score rows and other CSV tables: the one reader and the one writer.
 
-A file has one row per case, method, seed and structure, and one more with structure `mean`: the mean over the
-foreground structures that can be scored. The prostate has a third kind, `whole`: its zones taken as one gland.
+A file of score rows has one row per case, method, seed and structure. A further row with structure `mean` holds the
+mean over the foreground structures that can be scored. Prostate files have a third kind, `whole`: all zones taken as
+one gland.
 """
 
 import csv
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from scantune.errors import InputError
-from scantune.scans.files import write_whole
+from scantune.scans.files import write_text, write_whole
 
 MEAN = "mean"
 """The structure whose metrics are the mean over all foreground structures of a case."""
@@ -23,12 +24,15 @@ WHOLE = "whole"
 """The structure that takes all foreground structures of a case as one."""
 
 ROWS_FILE = "rows.csv"
-"""Name of the file in a bench folder, and in the folder of each of its jobs."""
+"""Name of the file of score rows in a bench folder, and in the folder of each of its jobs."""
+
+REQUIRED_COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice")
+"""Columns of every table of scores that a report can read."""
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One structure of one scan after one run; a number that there is none of is NaN, and an empty field in a file."""
+    """One structure of one scan after one run. Missing numbers are NaN here and empty fields in a file."""
 
     cohort: str
     """The simulated cohort or the data set."""
@@ -37,47 +41,49 @@ class ScoreRow:
     subject: str
     """The person, who is the unit of every test."""
     session: str
-    """Which of a person's scans, such as ED and ES of a heart; empty where there is but one."""
+    """Which of a person's scans, such as ED and ES of a heart; empty for people with one scan."""
     method: str
     """The name of the run in tables."""
     seed: int
-    """The training run: everything random in it, and in what follows."""
+    """The training run: everything random in it and in what follows."""
     structure: str
-    """Name of the structure; or `mean`, or `whole`."""
+    """Name of the structure, or `mean`, or `whole`."""
     dice: float
     hd95: float
-    """In mm, as `asd`."""
+    """95th percentile Hausdorff distance in mm."""
     asd: float
+    """Average symmetric surface distance in mm."""
     volume_ml: float
     reference_ml: float
     energy_before: float
     """FoE-CNN energy of the scan before adaptation, in nats."""
     energy_after: float
     decision: str
-    """The guard's: kept, skipped, rolled back."""
+    """The guard's decision: kept, skipped, rolled back."""
     steps: int
     seconds: float
-    """Of the adaptation, predictions before and after it included."""
+    """Duration of the adaptation, including the predictions before and after it."""
     seconds_per_step: float
     peak_memory_mb: float
     device: str
     commit: str
     """The version of scantune that made the row."""
     settings: str
-    """A hash of everything that was chosen for the run."""
+    """A hash of all settings of the run."""
     tier: str
-    """How much of the experiment this is, as the experiment names it."""
+    """The share of the experiment that was run, as the experiment names it."""
     job: str
-    """The hash of the job that made the row, under `jobs/` of the bench folder."""
+    """The hash of the job that made the row: its folder under `jobs/` of the bench folder."""
     fold: str = ""
-    """Which fold of a data set the person tests; empty where there are none, and in files of older versions."""
+    """The fold that tests the person; empty without folds, and in files of older versions."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
-        """A row from the cells of a file, by column.
+        """Return a row from the cells of a file, by column.
 
         Raises:
-            InputError: A column is missing, or a cell is not what it should be.
+            InputError: A column is missing.
+            ValueError: A cell is not of its column's type.
         """
         return cls(*(_value(column, kind, record) for column, kind in COLUMN_TYPES.items()))
 
@@ -88,20 +94,53 @@ COLUMN_TYPES: dict[str, type] = {entry.name: entry.type for entry in fields(Scor
 SCORE_COLUMNS = tuple(COLUMN_TYPES)
 
 MEASURED_COLUMNS = ("seconds", "seconds_per_step", "peak_memory_mb")
-"""Columns that differ from run to run; all others are the same whenever a job is done again on the same machine."""
+"""Columns that differ from run to run. All others are the same when a job is repeated on the same machine."""
+
+
+def write_table(path: Path | str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a CSV table, completely or not at all.
+
+    Args:
+        path: The file.
+        columns: Names of the columns.
+        rows: The cells of each row, written as `str` gives them.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def read_table(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Read a CSV table.
+
+    Returns:
+        The names of the columns, and the cells of each row by column. Cells that a short row lacks are None.
+
+    Raises:
+        InputError: The file is not a CSV file in UTF-8.
+        OSError: The file cannot be opened.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text)
+            rows: list[dict[str, Any]] = list(reader)
+            return list(reader.fieldnames or ()), rows
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} must be a CSV file of scores, but cannot be read as one: {error}.") from error
 
 
 def write_rows(path: Path | str, rows: Iterable[ScoreRow]) -> None:
-    """Write rows as CSV; the file is complete or not there at all."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(SCORE_COLUMNS)
-    writer.writerows([_cell(value) for value in astuple(row)] for row in rows)
-    write_whole(Path(path), lambda temporary: temporary.write_text(text.getvalue(), encoding="utf-8"))
+    """Write score rows as CSV, completely or not at all."""
+    write_table(path, SCORE_COLUMNS, ([_cell(value) for value in astuple(row)] for row in rows))
 
 
 def write_parquet(path: Path | str, rows: Sequence[ScoreRow]) -> bool:
-    """Write rows as Parquet, with nulls for NaN; False where pyarrow is not installed, and nothing is written."""
+    """Write score rows as Parquet with nulls for NaN; without pyarrow, write nothing and return False."""
     if find_spec("pyarrow") is None:
         return False
     import pyarrow
@@ -115,32 +154,40 @@ def write_parquet(path: Path | str, rows: Sequence[ScoreRow]) -> bool:
     return True
 
 
-def read_rows(path: Path | str) -> list[ScoreRow]:
-    """Read the rows of a CSV or Parquet file, or those of a bench folder.
+def find_rows(path: Path | str) -> Path:
+    """Return the file of score rows: the path itself, or `rows.csv` in a bench folder.
 
     Raises:
-        InputError: There is no such file, or it is not one of rows.
+        InputError: The file does not exist.
     """
     path = Path(path)
     file = path / ROWS_FILE if path.is_dir() else path
     if not file.is_file():
         raise InputError(
-            f"{file} does not exist: expected score rows, or a folder that scantune bench wrote. Check the path."
+            f"{file} does not exist: expected a score file, or a folder that scantune bench wrote. Check the path."
         )
+    return file
+
+
+def read_rows(path: Path | str) -> list[ScoreRow]:
+    """Read the score rows of a CSV file, a Parquet file, or a bench folder.
+
+    Raises:
+        InputError: The file does not exist, or does not hold score rows.
+    """
+    file = find_rows(path)
     try:
-        return [ScoreRow.read(record) for record in _records(file)]
+        records = _read_parquet(file) if file.suffix == ".parquet" else read_table(file)[1]
+        return [ScoreRow.read(record) for record in records]
     except (InputError, ValueError, OSError) as error:
         raise InputError(f"{file} must hold score rows of scantune bench, but does not: {error}") from error
 
 
-def _records(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".parquet":
-        from pyarrow import parquet
+def _read_parquet(file: Path) -> list[dict[str, Any]]:
+    from pyarrow import parquet
 
-        rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
-        return rows
-    with file.open(encoding="utf-8", newline="") as text:
-        return list(csv.DictReader(text))
+    records: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+    return records
 
 
 def _value(column: str, kind: type, record: Mapping[str, Any]) -> Any:

@@ -58,7 +58,7 @@ class BenchFolder:
 
     def missing(self, name: str, scores: ScoreTable) -> list[str]:
         """Sentences about what the experiment called so wants and its rows do not have."""
-        there = {str(score.run[3]) for score in scores.scores}
+        there = set(scores.frame["seed"])
         lacking = [method for method in self.methods if method not in scores.methods]
         runs = [seed for seed in self.seeds if seed not in there]
         return [

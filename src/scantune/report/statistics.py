@@ -1,44 +1,45 @@
 """Statistics of paired scores: permutation tests, confidence intervals, how many were made worse.
 
 The unit is the person. Scans of one person, and runs of one scan (training seeds, folds), are not independent, so
-they are averaged before anything is tested. scipy does the testing.
+they are averaged before anything is tested. scipy makes the tests.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 PERMUTATIONS = 100_000
-"""Random sign patterns of a permutation test, as in the paper; where there are no more patterns, all are taken."""
+"""Random sign patterns of a permutation test, as in the paper. If there are no more patterns, all are taken."""
 
 BOOTSTRAP_RESAMPLES = 9_999
 CONFIDENCE_LEVEL = 0.95
-"""Of the confidence intervals."""
+"""Level of the confidence intervals."""
 
 _BATCH = 2_000  # resamples held in memory at a time
 _SEED = 0
 
 RunKey = tuple[Hashable, ...]
-"""What one score belongs to; the first entry is the person, the others tell session, fold and seed apart."""
+"""What one score belongs to: person, session, fold and seed."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method against another one, on the same people.
+    """A method compared with another one on the same people.
 
     Attributes:
-        people: Number of people that have scores of both.
-        changed: How many of them have different scores; the others tell the test nothing.
-        mean: Mean change over the people; above 0 where the method is better.
+        people: Number of people with scores of both methods.
+        changed: Number of people with different scores; the others do not affect the test.
+        mean: Mean change over the people, positive if the method is better.
         low: Lower end of the bootstrap confidence interval of the mean change; NaN for fewer than two people.
-        high: Its upper end.
-        p: Of the two-sided paired permutation test; NaN for nobody, 1 for one person.
-        smallest_p: The least p that a test with so many changed people can give.
+        high: Upper end of the interval.
+        p: P-value of the two-sided paired permutation test; NaN without people, 1 for one person.
+        smallest_p: The smallest p-value that a test with this number of changed people can give.
         worse: Fraction of the people whose score fell.
-        worst: The change of the person who lost most.
+        worst: The lowest change of a person.
     """
 
     people: int
@@ -53,9 +54,9 @@ class Comparison:
 
 
 def compare(changes: Sequence[ArrayLike]) -> list[Comparison]:
-    """Test several sets of paired changes, one number per person each, against no change.
+    """Test several sets of paired changes, one number per person, against no change.
 
-    Sets of equally many people are tested in one go, with the same sign patterns.
+    Sets with the same number of people are tested together, with the same sign patterns.
     """
     sets = [np.asarray(one, dtype=np.float64) for one in changes]
     p, low, high = (np.full(len(sets), np.nan) for _ in range(3))
@@ -75,30 +76,35 @@ def _comparison(changes: NDArray[np.float64], p: float, low: float, high: float)
     return Comparison(changes.size, changed, mean, low, high, p, smallest_p(changed), worse, worst)
 
 
-def person_means(scores: Mapping[RunKey, float]) -> dict[Hashable, float]:
-    """The mean score of each person, over sessions, folds and seeds; scores that are NaN are left out."""
-    gathered: dict[Hashable, list[float]] = {}
-    for run, score in scores.items():
-        if not np.isnan(score):
-            gathered.setdefault(run[0], []).append(score)
-    return {person: float(np.mean(values)) for person, values in gathered.items()}
+def person_means(scores: pd.Series) -> pd.Series:
+    """Return the mean score of each person over sessions, folds and seeds, without scores that are NaN.
 
-
-def person_changes(before: Mapping[RunKey, float], after: Mapping[RunKey, float]) -> dict[Hashable, float]:
-    """The mean change of each person, over the runs that have both scores.
-
-    A run that only one side has (of an experiment that is not finished) is left out of both, so that the change is
-    always one between scores of the same scan and the same training run.
+    Args:
+        scores: Scores by run; the first level of the index is the person.
     """
-    return person_means({run: score - before[run] for run, score in after.items() if run in before})
+    return scores.dropna().groupby(level=0, sort=False).mean()
+
+
+def run_changes(before: pd.Series, after: pd.Series) -> pd.Series:
+    """Return the change of each run that has both scores.
+
+    A run that only one side has (in an unfinished experiment) is left out, so that a change is always one between
+    scores of the same scan and the same training run.
+    """
+    return (after - before.reindex(after.index)).dropna()
+
+
+def person_changes(before: pd.Series, after: pd.Series) -> pd.Series:
+    """Return the mean change of each person over the runs that have both scores."""
+    return person_means(run_changes(before, after))
 
 
 def permutation_p(changes: ArrayLike) -> NDArray[np.float64]:
-    """P-values of two-sided paired permutation tests of the mean change.
+    """Return p-values of two-sided paired permutation tests of the mean change.
 
-    Under the null hypothesis the two scores of a person may be swapped, which flips the sign of the change. All sign
-    patterns are taken where there are at most `PERMUTATIONS` (up to 16 people), and else so many random ones, of which
-    the observed one counts as one more.
+    Under the null hypothesis the two scores of a person may be swapped, which flips the sign of the change. Up to 16
+    people all sign patterns are taken. More people have more than `PERMUTATIONS` patterns, of which as many random
+    ones are taken, and the observed pattern counts as one more.
 
     Args:
         changes: One row per test, `(tests, people)`.
@@ -125,7 +131,7 @@ def permutation_p(changes: ArrayLike) -> NDArray[np.float64]:
 
 
 def smallest_p(people: int) -> float:
-    """The least p-value that `permutation_p` can give: when all people change in the same direction."""
+    """Return the smallest p-value of `permutation_p`: that of people who all change in the same direction."""
     patterns = 1 << people
     if patterns <= PERMUTATIONS:
         return min(1.0, 2.0 / patterns)
@@ -133,28 +139,28 @@ def smallest_p(people: int) -> float:
 
 
 def people_needed(p: float) -> int:
-    """The least number of people with whom a p-value can be below a threshold, such as 0.05."""
+    """Return the smallest number of people with which a p-value can be below a threshold, such as 0.05."""
     return next(people for people in range(1, 64) if smallest_p(people) < p)
 
 
 def bonferroni(p: ArrayLike, comparisons: int) -> NDArray[np.float64]:
-    """P-values corrected for the number of comparisons that were made, at most 1."""
+    """Return p-values corrected for the number of comparisons, at most 1."""
     return np.minimum(np.asarray(p, dtype=np.float64) * comparisons, 1.0)
 
 
 def confidence_interval(
     changes: ArrayLike, statistic: Callable[..., Any] = np.mean
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile bootstrap intervals at level `CONFIDENCE_LEVEL`, drawing people with replacement.
+    """Return percentile bootstrap intervals at level `CONFIDENCE_LEVEL`, drawing people with replacement.
 
-    With few people such intervals are too narrow: three people can be drawn in ten different ways only.
+    With few people such intervals are too narrow: three people can only be drawn in ten different ways.
 
     Args:
         changes: One row per interval, `(intervals, people)`.
-        statistic: Of the people; takes `axis`.
+        statistic: A statistic of the people with an argument `axis`.
 
     Returns:
-        Lower and upper ends, `(intervals,)` each; NaN where there are fewer than two people.
+        Lower and upper ends, `(intervals,)` each; NaN for fewer than two people.
     """
     from scipy import stats
 

@@ -1,4 +1,4 @@
-"""A study: the scores of a benchmark, and every method of it tested against the same other one."""
+"""A study: the scores of a benchmark, and every method compared with the same other one."""
 
 import functools
 import json
@@ -7,17 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from scantune.errors import InputError
 from scantune.report.scores import ScoreTable, SiteColumn
-from scantune.report.statistics import Comparison, RunKey, compare, person_changes, person_means
+from scantune.report.statistics import (
+    Comparison,
+    RunKey,
+    compare,
+    person_changes,
+    person_means,
+    run_changes,
+)
 
 STRONG_BASELINES = ("strong baseline", "source", "source (strong baseline)")
-"""What adaptation starts from, and is compared with; the first of these that a file has."""
+"""What adaptation starts from and is compared with: the first of these that a file has."""
 
 BASELINE, SUPERVISED = "baseline", "supervised"
 REGISTRATION = "registration"
@@ -25,23 +32,9 @@ REGISTRATION = "registration"
 METHOD_ORDER = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
 """Adaptation methods as the paper lists them; others follow as they appear."""
 
-TRAINING_SITES: dict[str, str] = {
-    "prostate": "RUNMC",
-    "cardiac": "CSF",
-    "spine": "PM",
-    "brain": "HCP",
-    "wmh": "UMC",
-    "registration": "HCP",
-    "contrasts": "source-3T-mprage",
-}
-"""The site that the networks of each cohort are trained at; people of it are in-domain."""
-
 TRACE = "trace.json"
-"""In the folder of a job: a row for each step, with its objective and the objective's parts; where the Dice was noted,
-with `dice`, and `dices` by structure."""
-
-Trace = dict[str, NDArray[np.float64]]
-"""The columns of a trace; empty where none was kept."""
+"""File in the folder of a job with a row for each step: its objective, the objective's parts and, for steps that were
+scored, `dice` and `dices` by structure."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +42,10 @@ class Study:
     """What tables and figures are made of.
 
     Attributes:
-        scores: Of all methods.
-        against: The method that all others are tested against.
+        scores: Scores of all methods.
+        against: The method that all others are compared with.
         jobs: Folders with the jobs' traces.
-        training: The site that the networks of a cohort are trained at, beside those that are known.
+        training: Training sites by cohort, in addition to those of the simulated cohorts.
     """
 
     scores: ScoreTable
@@ -68,10 +61,10 @@ class Study:
         jobs: Iterable[Path] = (),
         training: Mapping[str, str] | None = None,
     ) -> Self:
-        """With the strong baseline, however the file names it, where no other method is asked for.
+        """Return a study that compares with the strong baseline, unless another method is given.
 
         Raises:
-            InputError: There is no such method.
+            InputError: The scores have no such method.
         """
         wanted = STRONG_BASELINES if against is None else (against,)
         for name in wanted:
@@ -84,34 +77,36 @@ class Study:
 
     @cached_property
     def comparisons(self) -> dict[tuple[SiteColumn, str], Comparison]:
-        """Every method against the chosen one, column by column; where both have nobody in common there is none."""
-        changes = {
-            (column, method): list(self._changes(column, method).values())
-            for column, method in self.scores.cells
-            if method != self.against
-        }
-        changes = {cell: found for cell, found in changes.items() if found}
+        """Return the comparison of every method in each column where both methods have people in common."""
+        cells = [(column, method) for column, method in self.scores.cells if method != self.against]
+        changes = {cell: self.person_changes(*cell) for cell in cells}
+        changes = {cell: found for cell, found in changes.items() if len(found)}
         return dict(zip(changes, compare(list(changes.values())), strict=True))
 
-    def _changes(self, column: SiteColumn, method: str) -> dict[Any, float]:
+    def run_changes(self, column: SiteColumn, method: str) -> pd.Series:
+        """Return the change of Dice of each run that both methods have."""
+        return run_changes(self.scores.dice(column, self.against), self.scores.dice(column, method))
+
+    def person_changes(self, column: SiteColumn, method: str) -> pd.Series:
+        """Return the mean change of Dice of each person."""
         return person_changes(self.scores.dice(column, self.against), self.scores.dice(column, method))
 
     def mean(self, column: SiteColumn, method: str) -> float:
-        """Mean Dice over people; NaN where there is nobody."""
+        """Return the mean Dice over people; NaN without scores."""
         people = person_means(self.scores.dice(column, method))
-        return math.fsum(people.values()) / len(people) if people else math.nan
+        return fmean(people) if len(people) else math.nan
 
     def people(self, column: SiteColumn) -> int:
-        """Number of people of a column, whoever has a score of any method."""
-        return len({run[0] for run in self.scores.runs.get(column, set())})
+        """Return the number of people of a column with a score of any method."""
+        return int(self.scores.runs[column]["person"].nunique()) if column in self.scores.runs else 0
 
     def progress(self, column: SiteColumn, method: str) -> tuple[int, int]:
-        """Runs that are done, and all runs of the column."""
-        return len(self.scores.dice(column, method)), len(self.scores.runs.get(column, set()))
+        """Return the number of runs that are done, and of all runs of the column."""
+        return len(self.scores.dice(column, method)), len(self.scores.runs.get(column, ()))
 
     def columns(self, *, task: str | None = None, training: bool | None = None) -> list[SiteColumn]:
-        """The columns of one task (registration or not), at the training site or not; None for either."""
-        homes = {**TRAINING_SITES, **self.training}
+        """Return the columns of one task (registration or not), at the training site or not; None for either."""
+        homes = {**training_sites(), **self.training}
         return [
             column
             for column in self.scores.columns
@@ -120,9 +115,9 @@ class Study:
         ]
 
     def adaptations(self, columns: Iterable[SiteColumn]) -> list[str]:
-        """Adaptation methods with scores in these columns, the paper's first; variants (`ae, identity`) not among them.
+        """Return the adaptation methods with scores in these columns, the paper's first, without variants.
 
-        Their number is what a Bonferroni correction counts.
+        A Bonferroni correction counts them.
         """
         wanted = set(columns)
         here = {method for column, method in self.scores.cells if column in wanted}
@@ -131,79 +126,82 @@ class Study:
         return known + [m for m in self.scores.methods if m in here - others - {*known} and not is_variant(m)]
 
     def variants(self, method: str | None = None) -> list[str]:
-        """Variants of a method, such as `foe-cnn-pca, lambda 1`; of any method for None."""
+        """Return the variants of a method, such as `foe-cnn-pca, lambda 1`; of all methods for None."""
         return [name for name in self.scores.methods if is_variant(name) and method in (None, name.split(", ")[0])]
 
-    def traces(self, column: SiteColumn, method: str) -> dict[RunKey, Trace]:
-        """The traces of a cell's runs, of those that were kept."""
-        found = {run: self._trace(score.job) for run, score in self.scores.cells.get((column, method), {}).items()}
+    def traces(self, column: SiteColumn, method: str) -> dict[RunKey, pd.DataFrame]:
+        """Return the traces of a cell's runs, as far as they were kept."""
+        if (column, method) not in self.scores.cells:
+            return {}
+        jobs = self.scores.cells[column, method]["job"]
         names = self.scores.structures[column.cohort]
-        return {run: _scored(trace, names) for run, trace in found.items() if trace}
+        found = {run: self._trace(job) for run, job in jobs.items()}
+        return {run: _with_dice_of(trace, names) for run, trace in found.items() if not trace.empty}
 
-    def _trace(self, job: str) -> Trace:
+    def _trace(self, job: str) -> pd.DataFrame:
         files = [folder / job / TRACE for folder in self.jobs if job]
-        return next((read_trace(file) for file in files if file.is_file()), {})
+        return next((read_trace(file) for file in files if file.is_file()), pd.DataFrame())
+
+
+def training_sites() -> dict[str, str]:
+    """Return the site that the networks of each simulated cohort are trained at; its people are in-domain."""
+    from scantune.simulate import COHORTS
+
+    return {name: cohort.source for name, cohort in COHORTS.items()}
 
 
 @functools.lru_cache(maxsize=4096)
-def read_trace(file: Path) -> Trace:
-    """The trace of a run by column; numbers that a step does not tell are NaN.
+def read_trace(file: Path) -> pd.DataFrame:
+    """Return the trace of a run: a row for each step, with NaN for unknown numbers.
 
     Raises:
-        InputError: It is not one.
+        InputError: The file does not hold a trace.
     """
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        rows = [_flat(row) for row in told]
+        rows = [_flat(row) for row in json.loads(file.read_text(encoding="utf-8"))]
         names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, float | int))
-        return {name: np.array([_known(row.get(name)) for row in rows]) for name in names}
+        return pd.DataFrame(rows, columns=[*names]).astype(float)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} must hold the trace of a run as JSON, but does not: {error!r}.") from error
 
 
-def _scored(trace: Trace, structures: Sequence[str]) -> Trace:
-    """The trace with the Dice of the structures that count here, where it tells one for each."""
-    parts = [trace[f"dices/{name}"] for name in structures if f"dices/{name}" in trace]
-    if not parts:
-        return trace
-    # Structures that are in neither volume do not count; a step that was not looked at has none at all.
-    known = np.array([~np.isnan(part) for part in parts]).sum(0)
-    total = np.nansum(np.stack(parts), axis=0)
-    return {**trace, "dice": np.where(known > 0, total / np.maximum(known, 1), math.nan)}
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a step with values by structure under names of their own, such as `dices/WM`."""
+    inner = {
+        f"{name}/{key}": one for name, value in row.items() if isinstance(value, dict) for key, one in value.items()
+    }
+    return {**{name: value for name, value in row.items() if not isinstance(value, dict)}, **inner}
 
 
-def mean_along(traces: Mapping[RunKey, Trace], name: str) -> dict[int, float]:
-    """A quantity of the traces by step, as a mean over people; of the steps at which every run has it.
+def _with_dice_of(trace: pd.DataFrame, structures: Sequence[str]) -> pd.DataFrame:
+    """Return the trace with the mean Dice of these structures, if it has Dice by structure.
+
+    Structures that are in neither volume are NaN, and do not count. Steps that were not scored have no Dice.
+    """
+    parts = [f"dices/{name}" for name in structures if f"dices/{name}" in trace]
+    return trace.assign(dice=trace[parts].mean(axis=1)) if parts else trace
+
+
+def mean_along(traces: Mapping[RunKey, pd.DataFrame], name: str) -> dict[int, float]:
+    """Return a quantity by step as a mean over people, at the steps at which every run has it.
 
     Args:
-        traces: Of the runs of a cell.
-        name: What to take: `dice`, where it was noted, `objective`, `cnn` (the energy), ...
+        traces: Traces of the runs of a cell.
+        name: The quantity: `dice`, `objective`, `cnn` (the energy), ...
     """
-    noted = {run: _noted(trace, name) for run, trace in traces.items()}
-    kept = {run: steps for run, steps in noted.items() if steps}
-    shared = sorted(set.intersection(*map(set, kept.values()))) if kept else []
-    means = {step: person_means({run: steps[step] for run, steps in kept.items()}).values() for step in shared}
-    return {step: math.fsum(values) / len(values) for step, values in means.items()}
-
-
-def _noted(trace: Trace, name: str) -> dict[int, float]:
-    if name not in trace:
-        return {}
-    return {
-        int(step): float(value) for step, value in zip(trace["step"], trace[name], strict=True) if not np.isnan(value)
+    known = {
+        run: trace.dropna(subset=name).drop_duplicates("step", keep="last").set_index("step")[name]
+        for run, trace in traces.items()
+        if name in trace
     }
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a step with numbers alone: what is told by structure gets a name each, `dices/WM`."""
-    inner = {f"{name}/{key}": one for name, told in row.items() if isinstance(told, dict) for key, one in told.items()}
-    return {**{name: told for name, told in row.items() if not isinstance(told, dict)}, **inner}
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    known = {run: values for run, values in known.items() if len(values)}
+    if not known:
+        return {}
+    steps = pd.concat(known, axis="columns", join="inner").sort_index()
+    people = steps.T.groupby(level=0, sort=False).mean()
+    return {int(step): fmean(people[step]) for step in people}
 
 
 def is_variant(method: str) -> bool:
-    """Whether a name is that of a method with something changed: `foe-cnn-pca, kde`."""
+    """Return whether a name is that of a method with something changed: `foe-cnn-pca, kde`."""
     return ", " in method

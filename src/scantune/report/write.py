@@ -1,23 +1,21 @@
 """Report: score rows in; tables with tests, figures and a page that says how to read them out."""
 
-import csv
-import io
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from scantune.errors import InputError
+from scantune.evaluation.rows import write_table
 from scantune.report.bench_folder import BenchFolder
 from scantune.report.figures import FIGURES, save_png_and_svg
 from scantune.report.page import report_page
 from scantune.report.render import LATEX_DOCUMENT, latex, markdown
-from scantune.report.scores import Scored, ScoreTable, SiteColumn, read_scores, structure_text
-from scantune.report.statistics import Comparison, RunKey
+from scantune.report.scores import join_scores, read_scores
+from scantune.report.statistics import Comparison
 from scantune.report.study import Study
 from scantune.report.tables import TABLES, ReportTable
-from scantune.scans.files import write_whole
+from scantune.scans.files import write_text
 
 COMPARISONS_FILE = "comparisons.csv"
 REPORT_FILE = "report.md"
@@ -78,18 +76,18 @@ def report(
         table = build(study)
         if table is not None:
             tables[name] = table
-            _write(folder / "tables" / f"{name}.md", f"# {table.title}\n\n{markdown(table)}")
-            _write(folder / "tables" / f"{name}.tex", latex(name, table))
+            write_text(folder / "tables" / f"{name}.md", f"# {table.title}\n\n{markdown(table)}")
+            write_text(folder / "tables" / f"{name}.tex", latex(name, table))
     inputs = "\n".join(f"\\input{{tables/{name}}}\n\\clearpage" for name in tables)
-    _write(folder / "report.tex", LATEX_DOCUMENT % inputs)
-    _write(folder / COMPARISONS_FILE, _comparisons(study))
+    write_text(folder / "report.tex", LATEX_DOCUMENT % inputs)
+    _write_comparisons(study, folder / COMPARISONS_FILE)
     figures = _figures(study, folder, densities, say)
     say("pages")
     inside = [index.relative_to(folder) for index in _pages(places, folder)]
     told = zip(places, plans, found, strict=True)
     missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
     text = report_page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
-    _write(folder / REPORT_FILE, text)
+    write_text(folder / REPORT_FILE, text)
     return WrittenReport(folder / REPORT_FILE, tables, figures, study)
 
 
@@ -103,31 +101,6 @@ def default_folder(places: Sequence[Path]) -> Path:
         raise InputError(f"A report of {len(places)} files or folders needs --out, the folder to write it to.")
     place = places[0]
     return place / "report" if place.is_dir() else place.with_name(f"{place.stem}-report")
-
-
-def join_scores(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """The scores of several files as one table; a run that several have alike (the same baseline) is taken once.
-
-    Raises:
-        InputError: Two files have different scores for the same run of a scan, or of other structures.
-    """
-    scores: dict[tuple[SiteColumn, str, RunKey], Scored] = {}
-    structures: dict[str, tuple[str, ...]] = {}
-    for table in tables:
-        for cohort, names in table.structures.items():
-            if structures.setdefault(cohort, names) != names:
-                raise InputError(
-                    f"The files score different structures of {cohort}: {structure_text(structures[cohort])}, and "
-                    f"{structure_text(names)}. Choose one with --structure."
-                )
-        for one in table.scores:
-            known = scores.setdefault((one.column, one.method, one.run), one)
-            if known.dice != one.dice and not math.isnan(known.dice):
-                raise InputError(
-                    f"Two of the files score {one.method} on {one.run[0]} of {one.column.site} ({one.column.cohort}) "
-                    "differently: expected every run once. Leave one of the files out."
-                )
-    return ScoreTable(tuple(scores.values()), structures, sum(table.rows for table in tables))
 
 
 def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
@@ -173,16 +146,8 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^\w.]+", "-", text)
 
 
-def _comparisons(study: Study) -> str:
-    """All comparisons as CSV, with every digit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def _write_comparisons(study: Study, path: Path) -> None:
+    """Write all comparisons as CSV, with every digit."""
+    rows = ((*column, method, study.against, *astuple(one)) for (column, method), one in study.comparisons.items())
     names = [entry.name for entry in fields(Comparison)]
-    writer.writerow(["cohort", "tier", "site", "method", "against", *names])
-    for (column, method), one in study.comparisons.items():
-        writer.writerow([*column, method, study.against, *(getattr(one, name) for name in names)])
-    return text.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_table(path, ["cohort", "tier", "site", "method", "against", *names], rows)

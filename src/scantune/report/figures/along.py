@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scantune.report.figures.base import by_cohort, draw_line, figure_style, legend_below, light_grid, line_styles
-from scantune.report.scores import SiteColumn
+from scantune.report.figures.base import draw_line, figure_style, legend_below, light_grid, line_styles
+from scantune.report.scores import SiteColumn, by_cohort
 from scantune.report.study import Study, is_variant, mean_along
 
 if TYPE_CHECKING:

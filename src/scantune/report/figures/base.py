@@ -1,12 +1,11 @@
 """What figures of a report have in common: colours and marks of methods, style, files."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scantune.report.scores import SiteColumn
 from scantune.report.study import BASELINE, METHOD_ORDER, SUPERVISED, Study
 from scantune.scans.files import write_whole
 
@@ -96,14 +95,6 @@ def draw_line(panel: "Axes", points: Mapping[int, float], look: Mapping[str, Any
     few = len(points) <= 30
     every = 1 if few else (0.03 * (number % 6 + 1), 0.2)
     panel.plot([*points], [*points.values()], markersize=5, markeredgewidth=0, markevery=every, **look)
-
-
-def by_cohort(columns: Iterable[SiteColumn]) -> dict[str, list[SiteColumn]]:
-    """Columns of each cohort and tier, by a name of both."""
-    groups: dict[str, list[SiteColumn]] = {}
-    for column in columns:
-        groups.setdefault(column.group, []).append(column)
-    return groups
 
 
 def panel_grid(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figure, list[Axes]]":

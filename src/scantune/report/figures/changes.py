@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from scantune.report.figures.base import FAINT, INK, by_cohort, figure_style, light_grid, method_styles, panel_grid
-from scantune.report.scores import SiteColumn
-from scantune.report.statistics import person_changes
+from scantune.report.figures.base import FAINT, INK, figure_style, light_grid, method_styles, panel_grid
+from scantune.report.scores import SiteColumn, by_cohort
 from scantune.report.study import Study
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ def _draw(panel: "Axes", study: Study, column: SiteColumn, methods: list[str]) -
         place = methods.index(method)
         comparison = study.comparisons[column, method]
         colour, mark = look[method]
-        single = person_changes(study.scores.dice(column, study.against), study.scores.dice(column, method))
-        panel.plot([*single.values()], [place] * len(single), "|", color=colour, alpha=0.6, markersize=8)
+        people = study.person_changes(column, method)
+        panel.plot(people.to_numpy(), [place] * len(people), "|", color=colour, alpha=0.6, markersize=8)
         panel.plot([comparison.low, comparison.high], [place, place], color=colour, linewidth=2)
         panel.plot([comparison.mean], [place], mark, color=colour, markersize=7, markeredgecolor="white")
     panel.axvline(0, color=INK, linewidth=1, zorder=1)

@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING
 
 from scantune.report.figures.base import (
     FAINT,
-    by_cohort,
     figure_style,
     legend_below,
     light_grid,
     method_styles,
     panel_grid,
 )
-from scantune.report.scores import SiteColumn
+from scantune.report.scores import SiteColumn, by_cohort
 from scantune.report.statistics import person_means
 from scantune.report.study import BASELINE, SUPERVISED, Study
 
@@ -57,8 +56,8 @@ def _figure(study: Study, name: str, columns: list[SiteColumn]) -> "Figure":
 
 def _draw(panel: "Axes", study: Study, column: SiteColumn, look: dict[str, tuple[str, str]]) -> None:
     scores = {method: person_means(study.scores.dice(column, method)) for method in look}
-    bars = scores.pop(study.against, {})
-    everyone = {*bars, *(person for found in scores.values() for person in found)}
+    everyone = {person for found in scores.values() for person in found.index}
+    bars = scores.pop(study.against).to_dict() if study.against in scores else {}
     order = {who: place for place, who in enumerate(sorted(everyone, key=lambda w: (bars.get(w, 2.0), str(w))))}
     if bars:
         ends = [[order[who] + side for who in bars] for side in (-0.42, 0.42)]
@@ -67,8 +66,8 @@ def _draw(panel: "Axes", study: Study, column: SiteColumn, look: dict[str, tuple
         aside = METHOD_SPREAD * ((number + 0.5) / len(scores) - 0.5)
         colour, mark = look[method]
         panel.plot(
-            [order[who] + aside for who in found],
-            list(found.values()),
+            [order[who] + aside for who in found.index],
+            found.to_numpy(),
             linestyle="none",
             marker=mark,
             color=colour,

@@ -1,10 +1,12 @@
 """What adaptation costs: whom it makes worse, by how much, and how often the guard stepped in."""
 
-import math
 from collections.abc import Sequence
+from statistics import fmean
 
-from scantune.report.scores import Scored, SiteColumn
-from scantune.report.statistics import RunKey, person_changes
+import pandas as pd
+
+from scantune.report.scores import SiteColumn, by_cohort
+from scantune.report.statistics import person_means
 from scantune.report.study import BASELINE, SUPERVISED, Study
 from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, signed
 
@@ -15,11 +17,8 @@ HARM_HEADINGS = (
 
 def harm_table(study: Study) -> ReportTable | None:
     """Every method against the strong baseline, per cohort and tier, over all its sites, in-domain ones included."""
-    groups: dict[str, list[SiteColumn]] = {}
-    for column in study.scores.columns:
-        groups.setdefault(column.group, []).append(column)
     sections = []
-    for group, columns in groups.items():
+    for group, columns in by_cohort(study.scores.columns).items():
         methods = [*study.adaptations(columns), *study.variants()]
         rows = [(name, _row(study, columns, name)) for name in methods if name not in (BASELINE, SUPERVISED)]
         found = tuple((name, cells) for name, cells in rows if cells is not None)
@@ -40,44 +39,29 @@ def harm_table(study: Study) -> ReportTable | None:
 
 
 def _row(study: Study, columns: Sequence[SiteColumn], method: str) -> tuple[Cell, ...] | None:
-    scans: list[float] = []
-    people: list[float] = []
-    sites: list[float] = []
-    runs: list[Scored] = []
-    for column in columns:
-        before, after = study.scores.dice(column, study.against), study.scores.dice(column, method)
-        changes = list(person_changes(before, after).values())
-        if changes:
-            people += changes
-            sites.append(_mean(changes))
-        scans += _scans(before, after)
-        runs += [score for run, score in study.scores.cells.get((column, method), {}).items() if run in before]
+    at_sites = [study.run_changes(column, method) for column in columns]
+    people = [person_means(scans) for scans in at_sites if len(scans)]
     if not people:
         return None
-    told = [run.decision for run in runs if run.decision]
-    rolled_back = f"{sum(one == 'rolled back' for one in told)} of {len(told)}" if told else NO_SCORE
-    seconds = sorted(run.seconds for run in runs if not math.isnan(run.seconds))
-    worse = sum(change < 0 for change in people)
+    scans, everyone = pd.concat(at_sites), pd.concat(people)
+    runs = pd.concat([_comparable_runs(study, column, method) for column in columns])
+    decisions = runs["decision"][runs["decision"] != ""]
+    rolled_back = f"{sum(decisions == 'rolled back')} of {len(decisions)}" if len(decisions) else NO_SCORE
+    seconds = runs["seconds"].median()
+    worse = int((everyone < 0).sum())
     return (
-        Cell(str(len(people))),
+        Cell(str(len(everyone))),
         Cell(str(len(scans))),
-        Cell(signed(_mean(people))),
-        Cell(signed(min(sites))),
-        Cell(signed(min(scans))),
-        Cell(f"{worse} ({worse / len(people):.0%})"),
+        Cell(signed(fmean(everyone))),
+        Cell(signed(min(map(fmean, people)))),
+        Cell(signed(scans.min())),
+        Cell(f"{worse} ({worse / len(everyone):.0%})"),
         Cell(rolled_back),
-        Cell(f"{_median(seconds):.3g}" if seconds else NO_SCORE),
+        Cell(NO_SCORE if pd.isna(seconds) else f"{seconds:.3g}"),
     )
 
 
-def _scans(before: dict[RunKey, float], after: dict[RunKey, float]) -> list[float]:
-    return [score - before[run] for run, score in after.items() if run in before]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _median(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+def _comparable_runs(study: Study, column: SiteColumn, method: str) -> pd.DataFrame:
+    """Return the runs of a method that the compared method has a score of."""
+    runs = study.scores.cells.get((column, method), study.scores.frame[:0])
+    return runs[runs.index.isin(study.scores.dice(column, study.against).index)]

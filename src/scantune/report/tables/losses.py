@@ -1,12 +1,13 @@
 """Which of the autoencoders' losses follow the Dice, along the adaptation."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
-import numpy as np
+import pandas as pd
 
 from scantune.report.scores import SiteColumn
-from scantune.report.statistics import RunKey, person_means
-from scantune.report.study import Study, Trace
+from scantune.report.statistics import person_means
+from scantune.report.study import Study
 from scantune.report.tables.autoencoders import dice_along
 from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section
 
@@ -33,26 +34,25 @@ def loss_table(study: Study) -> ReportTable | None:
 
 
 def _correlations(study: Study, columns: Sequence[SiteColumn], method: str, name: str) -> list[float]:
-    """Of each person with a run whose loss and Dice are known at three steps or more."""
+    """Return the correlation of each person with a run whose loss and Dice are known at three steps or more."""
     people: list[float] = []
     for column in columns:
         found = {run: _spearman(trace, name) for run, trace in study.traces(column, method).items()}
-        known: Mapping[RunKey, float] = {run: value for run, value in found.items() if value is not None}
-        people += person_means(known).values()
+        if found:
+            people.extend(person_means(pd.Series(found)))
     return people
 
 
-def _spearman(trace: Trace, name: str) -> float | None:
+def _spearman(trace: pd.DataFrame, name: str) -> float:
     from scipy import stats
 
     if name not in trace or "dice" not in trace:
-        return None
-    told = ~np.isnan(trace[name]) & ~np.isnan(trace["dice"])
-    loss, dice = trace[name][told], trace["dice"][told]
-    # The correlation of what never changes is not defined.
-    if len(loss) < 3 or np.ptp(loss) == 0 or np.ptp(dice) == 0:
-        return None
-    return float(stats.spearmanr(loss, dice).statistic)
+        return math.nan
+    known = trace[[name, "dice"]].dropna()
+    # The correlation with a constant is not defined.
+    if len(known) < 3 or (known.nunique() == 1).any():
+        return math.nan
+    return float(stats.spearmanr(known[name], known["dice"]).statistic)
 
 
 def _correlation(people: Sequence[float]) -> Cell:
