@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from scantune.evaluation.metrics import dice
 from scantune.pages import render, volumes
-from scantune.pages.case import case_page, sentence
+from scantune.pages.case import case_page, decision_sentence
 from tests.page_cases import LABELS, case_view, entry
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
@@ -32,8 +32,8 @@ def test_no_name_can_break_the_page():
 
 
 def test_the_decision_is_a_sentence():
-    assert sentence("rolled back", "it strayed.") == "Rolled back: it strayed."
-    assert sentence("kept", "") == "Kept."
+    assert decision_sentence("rolled back", "it strayed.") == "Rolled back: it strayed."
+    assert decision_sentence("kept", "") == "Kept."
 
 
 def test_a_rolled_back_scan_says_what_that_means():

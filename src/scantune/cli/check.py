@@ -25,7 +25,7 @@ class Check:
 
     data: Annotated[str, Positional, arg(metavar="DATA")]
     """A folder of scans, a CSV file that lists them, or a recipe."""
-    dataset: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: as the folder tells)")] = ""
+    dataset: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: detected)")] = ""
     """The layout: folder, csv, bids, nnunet, decathlon, simulated, or a public data set."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: none)")] = ()
     """The layout's options, such as images=*_T1w.nii.gz labels=*_seg.nii.gz; docs/data.md lists them."""

@@ -32,7 +32,7 @@ class Evaluate:
     """Structures and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
 
     def run(self) -> int:
-        """Score all pairs, then show the means."""
+        """Score all pairs, then print the means."""
         structures = parse_labels(self.labels)
         from scantune.evaluation.evaluate import evaluate
 

@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 @dataclass(frozen=True)
 class Info:
-    """Tell what is in a model file."""
+    """Describe a model file."""
 
     model: Annotated[str, Positional, arg(metavar="MODEL")]
     """A model file, or the name of a model that comes with scantune, such as brain."""

@@ -19,18 +19,18 @@ class Report:
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: report in DIR)")] = None
     """Gets report.md, tables (Markdown, LaTeX), figures (PNG, SVG) and comparisons.csv."""
     against: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="(default: strong baseline)")] = None
-    """What every method is tested against."""
+    """The method that all others are tested against."""
     structure: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the experiment's)")] = None
     """The structure to score: a label, mean (over all), or whole (all as one)."""
     model: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: none)")] = None
     """With --scan, adds a figure of the densities of the model's features against Gaussians."""
     scan: Annotated[Path | None, arg(metavar="SCAN", help_behavior_hint="(default: none)")] = None
-    """The scan that the figure of densities is about, such as one of the training site."""
+    """The scan of the figure of densities, such as one of the training site."""
 
     def run(self) -> int:
-        """Make the report, then say where it is."""
+        """Write the report, then print its path."""
         if (self.model is None) != (self.scan is None):
-            raise InputError("The figure of densities needs both --model and --scan; give the other one, too.")
+            raise InputError("The figure of densities needs --model and --scan. Give both or neither.")
         from scantune.report.write import report
 
         densities = None if self.model is None or self.scan is None else (self.model, self.scan)

@@ -23,8 +23,8 @@ class Simulate:
     cohort: Annotated[str, Positional, arg(metavar="COHORT")]
     """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png, recipe.toml. What is there
-    already is skipped."""
+    """Gets CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png, recipe.toml. Existing
+    scans are kept."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
     """The centres to simulate."""
     splits: Annotated[
@@ -37,19 +37,19 @@ class Simulate:
     slices: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the protocol's)")] = None
     """Slices per scan, spread over the anatomy."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Another seed gives other people."""
+    """Seed of all random numbers; another seed gives other people."""
     label_maps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the cohort's anatomy)")] = (
         None
     )
-    """Your own label maps, to make the people from."""
+    """Your own label maps, as anatomy of the people."""
     scheme: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: 14 brain structures)")] = None
-    """What each label of the maps is."""
+    """The meaning of each label of the maps."""
     protocols: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: the cohort's)")] = None
-    """Your own centres, and how they scan."""
+    """Your own centres and their protocols."""
     atlas: Annotated[Path | None, arg(metavar="FILE.npz", help_behavior_hint="(default: the cohort's anatomy)")] = None
-    """An exported atlas, where nilearn is not installed."""
+    """An exported atlas, if nilearn is not installed."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto takes a GPU if there is one."""
 
     def run(self) -> int:
         """Simulate, then show the folder."""

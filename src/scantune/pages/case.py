@@ -67,7 +67,7 @@ def _heading(view: CaseView) -> dict[str, Any]:
     return {
         "name": view.name,
         "decision": decision,
-        "verdict": sentence(decision, str(entry.get("reason", ""))),
+        "decision_sentence": decision_sentence(decision, str(entry.get("reason", ""))),
         "remarks": entry.get("remarks") or (),
         "measures": list(_measures(view)),
         "method": entry.get("method", UNKNOWN),
@@ -76,7 +76,7 @@ def _heading(view: CaseView) -> dict[str, Any]:
     }
 
 
-def sentence(decision: str, reason: str) -> str:
+def decision_sentence(decision: str, reason: str) -> str:
     """Return the guard's decision and its reason as one sentence."""
     words = f"{decision}: {reason}" if reason else decision
     words = words[:1].upper() + words[1:]
