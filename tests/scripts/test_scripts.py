@@ -245,3 +245,44 @@ def test_the_bench_of_a_scan_times_functions_that_are_there(monkeypatch):
         for part in name.split("."):
             home = getattr(home, part)
         assert callable(home), place
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "told"),
+    [
+        pytest.param({}, 0, "demo: equal, 8 values\n", id="equal"),
+        pytest.param({"seconds": 2, "torch": "3"}, 0, "demo: equal, 8 values\n", id="left out"),
+        pytest.param({"reason": "It fell."}, 0, "demo: equal, 8 values; wording or pictures differ: 1", id="wording"),
+        pytest.param(
+            {"energy": 0.1 + 0.2}, 1, "differs: demo/m.json > energy: 0.3 is now 0.30000000000000004", id="digit"
+        ),
+        pytest.param({"steps": 5.0}, 1, "differs: demo/m.json > steps: 5 is now 5.0", id="kind"),
+        pytest.param({"more": 1}, 1, "differs: demo/m.json: more only in the new record", id="key"),
+        pytest.param(
+            {"numbers": {"looks": 2, "reason": 4}}, 1, "numbers > reason: 3 is now 4", id="number under words"
+        ),
+    ],
+)
+def test_two_records_are_compared_to_the_last_digit(change, state, told, tmp_path, capsys):
+    baseline = script("compare_baseline")
+    entry = {"energy": 0.3, "steps": 5, "reason": "it fell.", "seconds": 1, "numbers": {"looks": 2, "reason": 3}}
+    for name, changes in (("old", {}), ("new", change)):
+        (tmp_path / name / "demo").mkdir(parents=True)
+        (tmp_path / name / "demo" / "m.json").write_text(json.dumps(entry | changes))
+        (tmp_path / name / "demo" / "rows.csv").write_text("dice,seconds\n0.5,1\n0.6,2\n")
+        np.savez(tmp_path / name / "demo" / "case.npz", image=np.ones(3))
+    assert baseline.compare(tmp_path / "old", tmp_path / "new") == state
+    assert told in capsys.readouterr().out
+
+
+def test_one_voxel_of_a_record_is_enough(tmp_path, capsys):
+    import nibabel
+
+    baseline = script("compare_baseline")
+    for name, value in (("old", 1), ("new", 3)):
+        (tmp_path / name / "simulate").mkdir(parents=True)
+        voxels = np.ones((2, 2, 2), np.uint8)
+        voxels[0, 1, 1] = value
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / name / "simulate" / "a.nii.gz")
+    assert baseline.main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 1
+    assert "simulate/a.nii.gz > voxels: 1 of 8 elements differ, by 2 at most" in capsys.readouterr().out
