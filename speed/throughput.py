@@ -12,8 +12,9 @@ from scan import model_file, simulated
 
 import scantune
 from scantune import kernels
-from scantune.adaptation.batch import AdaptSettings, adapt_scans
+from scantune.adaptation.batch import adapt_scans
 from scantune.adaptation.outcomes import Outcome, ScanObserver
+from scantune.adaptation.settings import AdaptSettings
 from scantune.config.settings import TrainSettings
 from scantune.training import trainer
 from scantune.training.examples import Example

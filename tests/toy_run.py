@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
-from scantune.adaptation.scan_run import AdaptSettings
+from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
 from scantune.scans.files import write_whole
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from scantune.adaptation.batch import AdaptSettings, adapt_scans, name_scans
+from scantune.adaptation.batch import adapt_scans, name_scans
 from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import OUTPUT_ENDINGS, read_manifest
@@ -85,7 +86,7 @@ def statuses(outcomes):
 
 def test_settings_reach_the_adaptation(adapted, scan, tmp_path):
     expected = {"method": "source", "preset": "paper", "steps": 3, "guard": False, "device": "cpu", "seed": 7}
-    expected |= {"options": {"learning_rate": 0.5}, "stop": "never"}
+    expected |= {"options": {"learning_rate": 0.5}, "stop": "never", "batch": 4}
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", AdaptSettings(**expected))
     assert vars(adapted[0]) == {"name": "a", **expected}
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from scantune import Model
-from scantune.adaptation.batch import AdaptSettings, adapt_scans
+from scantune.adaptation.batch import adapt_scans
 from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
+from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
 from scantune.scans.manifest import read_manifest
 from scantune.scans.preprocess import Preprocessing

@@ -119,7 +119,7 @@ def test_the_variants_of_ae_are_those_of_the_method():
     experiment = Experiment.read("ae-variants")
     own = {"losses": "input-output", "start": "random", "instance_norm": False, "learning_rate": 1e-5}
     for name, options in VARIANTS.items():
-        used = experiment.options(experiment.rows[f"ae, {name}"])
+        used = experiment.adapt.settings(experiment.rows[f"ae, {name}"]).options
         assert used == {**own, "orthogonality": 1.0, **options}
     assert experiment.table.watch == (0, 10, 100, 1000)
 
@@ -132,7 +132,7 @@ def test_a_data_set_takes_the_place_of_the_cohort_by_one_line(tmp_path):
     graph = expand(experiment)
     assert [job.scan.site for job in graph.rows if job.row == "entropy"] == ["north", "north", "south"]
     assert {job.cohort for job in graph.rows} == {"csv"}
-    assert all(job.arguments.batch == 2 for job in graph.rows if job.arguments.preset == "paper")
+    assert all(job.how.batch == 2 for job in graph.rows if job.how.preset == "paper")
 
 
 def test_a_second_data_set_adds_centres_to_test_at(tmp_path):
@@ -226,3 +226,12 @@ def test_what_is_no_experiment_is_told(tmp_path):
         Experiment.read(tmp_path / "plain.toml")
     with pytest.raises(InputError, match="There is no experiment nothing: .*prostate"):
         Experiment.read("nothing")
+
+
+def test_an_experiment_can_adapt_with_the_preset_converged(tmp_path):
+    sets = ["adapt.preset=converged", "adapt.converged.steps=7", "adapt.converged.batch=3"]
+    jobs = expand(Experiment.read("kde", sets)).rows
+    assert {(job.how.preset, job.how.steps, job.how.batch) for job in jobs} == {("converged", 7, 3)}
+    assert {job.settings()["preset"] for job in jobs} == {"converged"}
+    with pytest.raises(InputError, match="takes steps and batch, got slices"):
+        Experiment.read("kde", ["adapt.converged.slices=2"])

@@ -128,6 +128,18 @@ def test_a_row_says_what_a_plain_adaptation_gives(path, whole):
     assert [row["objective"] for row in trace] == [row["objective"] for row in result.trace]
 
 
+def test_a_row_can_be_adapted_with_the_preset_converged(path, whole, tmp_path):
+    out = tmp_path / "converged"
+    shutil.copytree(whole, out)
+    sets = ["adapt.preset=converged", "adapt.converged.steps=2"]
+    summary, done = run(path, out, *sets, selection=Selection(methods=["foe-cnn"], centres=["south"]))
+    assert not summary.failed and len(done) == 1
+    row = next(row for row in read_rows(out) if row.method == "foe-cnn" and row.site == "south")
+    assert row.steps == 2
+    manifest = json.loads((out / "jobs" / row.job / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["run"]["preset"] == manifest["facts"]["preset"] == "converged"
+
+
 def test_the_benchmark_starts_from_the_strong_baseline_with_scans_of_the_centre(path, whole):
     rows = [job for job in expand(Experiment.read(path)).rows if job.row == "supervised"]
     place = JobEnvironment(whole / "jobs", whole / "running", "cpu")

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.guarded_run import Stop, decide, predict, run, watch
+from scantune.adaptation.guarded_run import decide, predict, run, watch
 from scantune.adaptation.input import AdaptationInput, BrainMask
 from scantune.adaptation.loop import Course, OnStep, Schedule
 from scantune.adaptation.result import Prediction, Result
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
+from scantune.adaptation.settings import AdaptSettings, Preset, Stop
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
-from scantune.config.settings import require_seed
 from scantune.errors import InputError
-from scantune.methods import Method, ModelParts, find_method
+from scantune.methods import Method, ModelParts
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
@@ -31,7 +31,7 @@ from scantune.tasks import Segmentation, Task
 UNSTEADY = Schedule(WholeVolume(), Adam(), steps=50)
 """What the other presets than `paper` are for methods whose objective changes during a run."""
 
-PRESETS: dict[str, Schedule] = {
+PRESETS: dict[Preset, Schedule] = {
     "fast": Schedule(WholeVolume(), LBFGS(), steps=12),
     "paper": Schedule(RandomSlices(), Adam(), steps=1000),
     "converged": Schedule(WholeVolume(), Bounded(), steps=60),
@@ -49,7 +49,7 @@ def adapt(
     scan: Tensor | Case | str | Path,
     prior: FieldOfExperts | None = None,
     method: str | type[Method] | None = None,
-    preset: str = "fast",
+    preset: Preset = "fast",
     steps: int | None = None,
     guard: bool = True,
     device: str | torch.device = "auto",
@@ -92,10 +92,8 @@ def adapt(
         warm: Where a run starts, parameters by name, such as those that another scan of the site ended with.
     """
     started = time.perf_counter()
-    require_seed(seed)
-    where = find_device(str(device))
-    method = method or (network.task if isinstance(network, Model) else Segmentation).method
-    kind = find_method(method) if isinstance(method, str) else method
+    settings = AdaptSettings(method, preset, steps, guard, str(device), seed, options or {}, stop, batch=batch)
+    where = find_device(settings.device)
     patient = AdaptationInput.of(network, scan, mask, brain_mask)
     volume = patient.volume.to(where)
     source, task = _source(network, volume, where, seed)
@@ -105,8 +103,8 @@ def adapt(
     if prior is not None:
         prior.require_fit(source)
         prior = prior.to(where)
-    runner = kind(ModelParts(task, prior, helpers or {}), options)
-    schedule = _schedule(runner, preset, steps, batch)
+    runner = settings.make_method(ModelParts(task, prior, helpers or {}))
+    schedule = _schedule(runner, settings)
     before = predict(source, volume, task, prior)
     _require_sense(before, prior)
     watched = watch(source, volume, before, prior, stop) if guard else None
@@ -182,19 +180,12 @@ def _calibrated(prior: FieldOfExperts | None, before: Prediction, after: Predict
     }
 
 
-def _schedule(method: Method, preset: str, steps: int | None, batch: int | None) -> Schedule:
-    if preset not in PRESETS:
-        raise InputError(f"Unknown preset {preset!r}. Available: {', '.join(PRESETS)}.")
-    schedule = PRESETS[preset] if preset == "paper" or method.steady else UNSTEADY
-    if batch is not None:
-        if batch < 1:
-            raise InputError(f"batch must be 1 or more, got {batch}.")
-        schedule = replace(schedule, sampling=schedule.sampling.of_batch(batch))
-    if steps is None:
-        return schedule
-    if steps < 0:
-        raise InputError(f"steps must be 0 or more, got {steps}.")
-    return replace(schedule, steps=steps)
+def _schedule(method: Method, settings: AdaptSettings) -> Schedule:
+    """Return the schedule of the preset, with the steps and the batch that were set."""
+    schedule = PRESETS[settings.preset] if settings.preset == "paper" or method.steady else UNSTEADY
+    if settings.batch is not None:
+        schedule = replace(schedule, sampling=schedule.sampling.of_batch(settings.batch))
+    return schedule if settings.steps is None else replace(schedule, steps=settings.steps)
 
 
 def _source(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
-from scantune.adaptation.scan_run import AdaptSettings, ScanRun
+from scantune.adaptation.scan_run import ScanRun
+from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import read_manifest
@@ -18,8 +19,6 @@ from scantune.scans.names import scan_name
 
 if TYPE_CHECKING:
     from scantune.model.model import Model
-
-__all__ = ["AdaptSettings", "adapt_scans", "name_scans"]
 
 
 def adapt_scans(
@@ -65,7 +64,7 @@ def adapt_scans(
     folder = OutputFolder(Path(out))
     masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
     run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
-    _require_sound(run)
+    run.require_usable()
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     todo = {name: path for name, path in named.items() if name not in done}
     count = choose_workers(workers, len(todo), run)
@@ -107,24 +106,3 @@ def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
             "images. Check the path."
         )
     return named
-
-
-def _require_sound(run: ScanRun) -> None:
-    """Load the model and check all that can be wrong for every scan alike."""
-    from scantune.adaptation.adapt import PRESETS
-    from scantune.config.settings import require_seed
-    from scantune.methods import ModelParts, find_method
-    from scantune.runtime.devices import find_device
-
-    settings = run.settings
-    if settings.method is not None:
-        find_method(settings.method)
-    if settings.preset not in PRESETS:
-        raise InputError(f"Unknown preset {settings.preset!r}. Available: {', '.join(PRESETS)}.")
-    if settings.steps is not None and settings.steps < 0:
-        raise InputError(f"The number of steps must be 0 or more, got {settings.steps}.")
-    require_seed(settings.seed)
-    find_device(settings.device)
-    method = find_method(str(run.chosen.method))
-    method(ModelParts(run.model.task, run.model.prior, run.model.helpers), settings.options)
-    _ = run.site  # tells at once what a site needs

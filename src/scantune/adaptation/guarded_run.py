@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, S
 from scantune.adaptation.guard.stability import Scout
 from scantune.adaptation.loop import Brakes, Course, OnStep, Schedule, objective_at, optimise
 from scantune.adaptation.result import Prediction
+from scantune.adaptation.settings import Stop
 from scantune.experts import Recorder
 from scantune.methods import Method, OutputCache
 from scantune.networks import AdaptableNetwork
@@ -55,11 +56,6 @@ def predict(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExpert
         {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
         {name: torch.cat(parts) for name, parts in maps.items()},
     )
-
-
-Stop = Literal["stable", "typical", "never"]
-"""When a run ends before its last step: where predictions no longer get stabler; or, if that comes first, where the
-scan has become as typical as a source subject; or never."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from scantune import __version__
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, describe_error
 from scantune.scans.manifest import ManifestEntry, read_manifest
 
@@ -25,31 +26,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FAILED: ManifestEntry = {"status": "failed", "decision": "failed"}
-
-
-@dataclass(frozen=True)
-class AdaptSettings:
-    """How scans are adapted; the arguments of `scantune.adapt` under the same names."""
-
-    method: str | None = None
-    """By default that of the model's task."""
-    preset: str = "fast"
-    steps: int | None = None
-    guard: bool = True
-    device: str = "auto"
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    stop: Literal["stable", "typical", "never"] = "stable"
-    site: bool = False
-    """Whether the scans are of one site, so that each starts where the last good one ended."""
-
-    def arguments(self) -> dict[str, Any]:
-        """Return what `scantune.adapt` takes."""
-        return {name: value for name, value in asdict(self).items() if name != "site"}
-
-    def asks_for(self) -> dict[str, Any]:
-        """Return what decides the result: everything but the device."""
-        return {name: value for name, value in asdict(self).items() if name != "device"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +60,7 @@ class ScanRun:
     @cached_property
     def chosen(self) -> AdaptSettings:
         """The settings, with the method by its name."""
-        return replace(self.settings, method=self.settings.method or self.model.task.method)
+        return self.settings.with_method(self.model.task)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -96,7 +72,19 @@ class ScanRun:
         """Remembers where the last good adaptation ended, where that is wanted."""
         from scantune.adaptation.site import Site
 
-        return Site(self.model, **self.chosen.arguments()) if self.settings.site else None
+        return Site(self.model, **self.chosen.arguments) if self.settings.site else None
+
+    def require_usable(self) -> None:
+        """Load the model and check everything that would be wrong for every scan alike.
+
+        Raises:
+            InputError: There is no such device, or the method does not work with the model.
+        """
+        from scantune.methods import ModelParts
+        from scantune.runtime.devices import find_device
+
+        find_device(self.settings.device)
+        self.chosen.make_method(ModelParts(self.model.task, self.model.prior, self.model.helpers))
 
     def finished(self, name: str, path: Path) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
@@ -141,7 +129,7 @@ class ScanRun:
             "brain_mask": None if mask is None else mask.name,
             "brain_mask_hash": None if mask is None else _content_hash(mask),
             "model": self.fingerprint,
-            "settings": self.chosen.asks_for(),
+            "settings": self.chosen.deciding,
         }
 
     def write_index(self) -> None:
@@ -163,7 +151,7 @@ class ScanRun:
 
         from scantune.adaptation.adapt import adapt
 
-        settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments()}
+        settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments}
         if name in self.masks:
             settings["brain_mask"] = self.masks[name]
         if torch.cuda.is_available():
@@ -185,7 +173,7 @@ class ScanRun:
             "torch": torch.__version__,
             "model": {"name": self.model.name, "fingerprint": self.fingerprint},
             "labels": self.model.labels,
-            "settings": asdict(self.chosen),
+            "settings": self.chosen.record,
         }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.result import Result
-from scantune.errors import InputError
+from scantune.adaptation.settings import AdaptSettings
 from scantune.model.model import Model
 from scantune.scans.case import Case
 
@@ -27,8 +27,7 @@ class Site:
     """
 
     def __init__(self, network: nn.Module | Model, **settings: Any) -> None:
-        if not settings.get("guard", True):
-            raise InputError("A site needs the guard, which decides what is remembered; leave guard=False out.")
+        AdaptSettings(guard=settings.get("guard", True), site=True)
         self.network, self.settings = network, settings
         self.remembered: Mapping[str, Tensor] = {}
         """What the last kept adaptation moved, by name; empty before the first."""

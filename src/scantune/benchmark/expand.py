@@ -8,16 +8,7 @@ from typing import Any
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.experiment_tables import SUPERVISED, RowTable
 from scantune.benchmark.folds import Fold, folds_of
-from scantune.benchmark.jobs import (
-    AdaptArguments,
-    Adaptation,
-    FineTuning,
-    GivenModel,
-    HelperTraining,
-    Job,
-    PriorFitting,
-    Training,
-)
+from scantune.benchmark.jobs import Adaptation, FineTuning, GivenModel, HelperTraining, Job, PriorFitting, Training
 from scantune.benchmark.jobs.scoring import common_structures
 from scantune.benchmark.test_scans import HeldOutScan, at_site, held_out_scans, sites, training_site
 from scantune.errors import InputError
@@ -159,8 +150,6 @@ class _Expansion:
         table, adapt = self.experiment.table, self.experiment.adapt
         supervised = row.method == SUPERVISED
         network = self._network(row.network, seed, fold)
-        preset = row.preset or adapt.preset
-        numbers = adapt.paper if preset == "paper" else adapt.fast
         labels = self._labels(source)
         if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
             raise InputError(f"{scan.site} has the labels {labels}, of which the networks know none.")
@@ -171,14 +160,7 @@ class _Expansion:
             network=self._supervised(network, source, scan.site, seed, fold) if supervised else network,
             prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
             helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
-            arguments=AdaptArguments(
-                method="source" if supervised else row.method,
-                preset=preset,
-                steps=numbers.get("steps") if row.steps is None else row.steps,
-                batch=numbers.get("batch"),
-                guard=adapt.guard if row.guard is None else row.guard,
-                options={} if supervised else self.experiment.options(row),
-            ),
+            how=adapt.settings(row, seed),
             labels=labels,
             score=table.score,
             watch=table.watch,

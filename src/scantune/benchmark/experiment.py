@@ -6,14 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from scantune.benchmark.experiment_tables import (
-    STANDARD_ROWS,
-    SUPERVISED,
-    AdaptTable,
-    ExperimentTable,
-    OptionValue,
-    RowTable,
-)
+from scantune.benchmark.experiment_tables import STANDARD_ROWS, AdaptTable, ExperimentTable, RowTable
 from scantune.config.assignments import table_of_words
 from scantune.config.recipe import Recipe, parse_tables, recipe_from_tables, text_of
 from scantune.config.settings import PriorSettings, TrainSettings, settings_from_table
@@ -92,9 +85,9 @@ class Experiment:
         self.supervised()
         for row in self.rows.values():
             self.prior(row)
-            if row.method != SUPERVISED:
-                kind = find_method(row.method)
-                settings_from_table(kind.Options, self.options(row), f"the options of method {row.method}")
+            settings = self.adapt.settings(row)
+            kind = find_method(str(settings.method))
+            settings_from_table(kind.Options, settings.options, f"the options of method {row.method}")
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
         """The same with further training runs."""
@@ -108,10 +101,6 @@ class Experiment:
         """Where scans come from; networks are trained on the first."""
         further = [read_source(table, f"[tests.{name}] of {self.name}") for name, table in self.recipe.tests.items()]
         return [read_source(self.recipe.data, f"[data] of {self.name}"), *further]
-
-    def options(self, row: RowTable) -> dict[str, OptionValue]:
-        """The options that a row's method is run with."""
-        return {**self.adapt.options.get(row.method, {}), **row.options}
 
     def prior(self, row: RowTable) -> PriorSettings:
         """What a row's prior is made of."""

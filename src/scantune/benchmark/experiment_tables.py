@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset
 from scantune.errors import InputError
 from scantune.methods import METHODS, find_method
 
 OptionValue = bool | int | float | str
-Preset = Literal["fast", "paper"]
 
 SUPERVISED = "supervised"
 """The method of a network that goes on training with labelled scans of the centre it is tested at."""
@@ -24,15 +24,41 @@ class AdaptTable:
     paper: dict[str, int] = field(default_factory=dict)
     """Steps and slices per batch of the preset paper: `steps`, `batch`."""
     fast: dict[str, int] = field(default_factory=dict)
-    """The same of the preset fast."""
+    """Steps and slices per batch of the preset fast."""
+    converged: dict[str, int] = field(default_factory=dict)
+    """Steps and slices per batch of the preset converged."""
     options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
     """The tables [adapt.options.METHOD]: options of a method."""
 
     def __post_init__(self) -> None:
-        for preset in (self.paper, self.fast):
-            unknown = set(preset) - {"steps", "batch"}
+        for preset in PRESET_NAMES:
+            unknown = set(self.of_preset(preset)) - {"steps", "batch"}
             if unknown:
                 raise InputError(f"A preset in [adapt] takes steps and batch, got {', '.join(sorted(unknown))}.")
+
+    def of_preset(self, preset: Preset) -> dict[str, int]:
+        """Return the steps and the slices per batch of a preset."""
+        numbers: dict[str, int] = getattr(self, preset)
+        return numbers
+
+    def settings(self, row: "RowTable", seed: int = 0) -> AdaptSettings:
+        """Return how a row is adapted.
+
+        Raises:
+            InputError: A setting cannot be used.
+        """
+        preset = row.preset or self.preset
+        numbers = self.of_preset(preset)
+        supervised = row.method == SUPERVISED
+        return AdaptSettings(
+            method="source" if supervised else row.method,
+            preset=preset,
+            steps=numbers.get("steps") if row.steps is None else row.steps,
+            guard=self.guard if row.guard is None else row.guard,
+            seed=seed,
+            options={} if supervised else {**self.options.get(row.method, {}), **row.options},
+            batch=numbers.get("batch"),
+        )
 
 
 @dataclass(frozen=True)

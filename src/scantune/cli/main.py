@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import tyro
 from tyro.conf import Positional, arg
 
 from scantune import __version__
-from scantune.adaptation.batch import AdaptSettings, adapt_scans
+from scantune.adaptation.batch import adapt_scans
 from scantune.adaptation.brain_masks import masks_of
 from scantune.adaptation.outcomes import Outcome
+from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
 from scantune.cli.bench import Bench
 from scantune.cli.check import Check
 from scantune.cli.demo import Demo
@@ -66,7 +67,7 @@ class Adapt:
     source: adapt nothing."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
     """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
-    preset: Annotated[Literal["fast", "paper", "converged"], arg(metavar="fast|paper|converged")] = "fast"
+    preset: Annotated[Preset, arg(metavar="|".join(PRESET_NAMES))] = AdaptSettings.preset
     """How long to look for the best match: fast takes few exact steps, paper follows the publication, converged gets as
     far as paper in tens of exact steps."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
@@ -75,7 +76,7 @@ class Adapt:
     """Where to compute; auto takes a GPU where there is one."""
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
-    stop: Annotated[Literal["stable", "typical", "never"], arg(metavar="stable|typical|never")] = "stable"
+    stop: Annotated[Stop, arg(metavar="stable|typical|never")] = AdaptSettings.stop
     """When fast ends early: where predictions no longer get better, also where the scan is typical, or never."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
     """Processes that adapt to scans side by side; results are the same."""
@@ -96,15 +97,15 @@ class Adapt:
         scans = find_scans(self.scans)
         masks = masks_of(scans, self.brain_mask)
         settings = AdaptSettings(
-            self.method,
-            self.preset,
-            self.steps,
-            not self.no_guard,
-            self.device,
-            self.seed,
-            self._options(),
-            self.stop,
-            self.site,
+            method=self.method,
+            preset=self.preset,
+            steps=self.steps,
+            guard=not self.no_guard,
+            device=self.device,
+            seed=self.seed,
+            options=self._options(),
+            stop=self.stop,
+            site=self.site,
         )
         from scantune.cli.adapt_display import Display
         from scantune.cli.console import console

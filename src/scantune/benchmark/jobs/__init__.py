@@ -1,6 +1,6 @@
 """Jobs: the pieces of work of a benchmark, each known by a hash of everything that decides its result."""
 
-from scantune.benchmark.jobs.adaptation import AdaptArguments, Adaptation
+from scantune.benchmark.jobs.adaptation import Adaptation
 from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
 from scantune.benchmark.jobs.networks import FineTuning, GivenModel, HelperTraining, PriorFitting, Training
 
@@ -17,7 +17,6 @@ JOBS: dict[str, type[Job]] = {
 __all__ = [
     "JOBS",
     "MODEL",
-    "AdaptArguments",
     "Adaptation",
     "FineTuning",
     "GivenModel",

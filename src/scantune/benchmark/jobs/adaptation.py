@@ -12,6 +12,7 @@ import torch
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.result import Result
+from scantune.adaptation.settings import AdaptSettings
 from scantune.benchmark.jobs.base import Job, JobEnvironment, OnProgress
 from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Training
 from scantune.benchmark.jobs.observe import DiceObserver
@@ -31,22 +32,6 @@ from scantune.tasks import Registration
 TRACE, CASE = "trace.json", "case.npz"
 
 
-@dataclass(frozen=True)
-class AdaptArguments:
-    """How a network is adapted: arguments of `scantune.adapt` under the same names."""
-
-    method: str
-    preset: str
-    steps: int | None
-    batch: int | None
-    guard: bool
-    options: Mapping[str, Any]
-
-    def record(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {**vars(self), "options": dict(self.options)}
-
-
 @dataclass(frozen=True, eq=False)
 class Adaptation(Job):
     """Adapts to one scan, and scores it on its own grid.
@@ -56,7 +41,7 @@ class Adaptation(Job):
         network: Makes the network.
         prior: Fits its prior; None where it is not to have one.
         helper: Trains the helper network of the method, where it has one.
-        arguments: How.
+        how: How the network is adapted.
         labels: Label value of each structure in the scan's reference.
         score: The structure that is watched: one of the labels, `mean`, or `whole`, which is a row of its own then.
         watch: Steps at which the Dice is noted in the trace.
@@ -74,7 +59,7 @@ class Adaptation(Job):
     network: Training
     prior: PriorFitting | None
     helper: HelperTraining | None
-    arguments: AdaptArguments
+    how: AdaptSettings
     labels: Mapping[str, int]
     score: str
     watch: tuple[int, ...]
@@ -92,14 +77,19 @@ class Adaptation(Job):
     def settings(self) -> dict[str, Any]:
         """How the network is adapted, and what is scored."""
         watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
-        own = {**self.arguments.record(), **self._newer()}
+        own = {**self._how(), **self._newer()}
         return {**own, "labels": dict(self.labels), "whole": self.whole, **watched}
+
+    def _how(self) -> dict[str, Any]:
+        """Return the settings of the adaptation as plain JSON values, under the keys of version 0.1."""
+        names = ("method", "preset", "steps", "batch", "guard", "options")
+        return {name: self.how.arguments[name] for name in names}
 
     def _newer(self) -> dict[str, Any]:
         """What tells results from those of older versions, which lacked it."""
-        kind = find_method(self.arguments.method)
+        kind = find_method(str(self.how.method))
         version = {"method version": kind.version} if kind.version > 1 else {}
-        judged = bool(self.arguments.guard and self.network.plan.task)
+        judged = bool(self.how.guard and self.network.plan.task)
         return {**version, **({"judged by": Registration.judged_by} if judged else {})}
 
     @property
@@ -117,21 +107,14 @@ class Adaptation(Job):
         model = self._model(environment)
         case = restrict_to_slab(_case(self.scan, device), model.preprocessing)
         structures = common_structures(model.labels, self.labels)
-        watcher = DiceObserver(self.arguments.method, model, case, structures, self.score, self.watch)
+        watcher = DiceObserver(str(self.how.method), model, case, structures, self.score, self.watch)
         reset_peak_memory(device)
         with reproducible(device):
             result = adapt(
                 model,
                 case,
-                method=watcher.method(),
-                preset=self.arguments.preset,
-                steps=self.arguments.steps,
-                guard=self.arguments.guard,
-                device=environment.device,
-                seed=self.seed,
-                options=self.arguments.options,
-                batch=self.arguments.batch,
                 on_step=on_progress,
+                **{**self.how.arguments, "method": watcher.method(), "device": environment.device},
             )
         rows = self._rows(result, case, structures, device, peak_memory_mb(device))
         write_rows(out / ROWS_FILE, rows)
@@ -181,7 +164,7 @@ class Adaptation(Job):
             "energies_before": result.source.energies,
             "energies_after": result.adapted.energies,
             "labels": model.labels,
-            "run": self.arguments.record(),
+            "run": self._how(),
             "facts": result.facts,
         }
 
