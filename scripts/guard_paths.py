@@ -26,8 +26,8 @@ from torch import Tensor
 import scantune
 from scantune.adaptation.guard.similarity import SimilarityReading
 from scantune.adaptation.guard.stability import PERTURBATIONS, Scout, agreements
-from scantune.adaptation.guarded_run import predict
 from scantune.adaptation.loop import Schedule, optimise
+from scantune.adaptation.prediction import predict
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam
 from scantune.methods import METHODS, FoECNN, ModelParts

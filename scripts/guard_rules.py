@@ -23,8 +23,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import scantune
-from scantune.adaptation.guard.base import Guard, Rules, StabilityReading
-from scantune.adaptation.guard.stability import CHOSEN, PERTURBATIONS
+from scantune.adaptation.guard.stability import CHOSEN, PERTURBATIONS, Guard, Rules, StabilityReading
 from scantune.prior.calibration import Calibration
 
 DEFAULT = "foe-cnn-pca"

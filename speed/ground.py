@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.loop import Gradients
 from scantune.adaptation.sampling import WholeVolume
 from scantune.methods import ModelParts
 from scantune.methods.foe import FoECNNPCA
@@ -82,10 +81,16 @@ class Ground:
         method = FoECNNPCA(ModelParts(Segmentation(), prior))
         working = deepcopy(network).requires_grad_(False)
         set_memory_layout(working, "channels last")
-        moving = list(method.parameters(working).values())
+        moving = method.parameters(working)
         method.prepare(working)
-        for parameter in moving:
+        for parameter in moving.values():
             parameter.requires_grad_(True)
         volume, generator = Volume(images), torch.Generator()
         method.start(volume, generator)
-        return Gradients(method, moving, volume, WholeVolume(kept=kept), generator)
+        gradients = WholeVolume(kept=kept).gradients(method, volume, generator)
+
+        def work() -> object:
+            gradients.clear()
+            return gradients()
+
+        return work

@@ -10,7 +10,7 @@ from tests.plain import Plain
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.adaptation.adapt import PRESETS
-from scantune.adaptation.loop import Course, Schedule, objective_at, optimise
+from scantune.adaptation.loop import Schedule, Trajectory, objective_at, optimise
 from scantune.adaptation.sampling import WholeVolume
 from scantune.adaptation.solvers import Solver
 from scantune.experts import PatchSettings
@@ -76,10 +76,10 @@ def objective(on: Ground) -> Iterator[Row]:
     yield f"{what}", f"{spent:.0f} s"
     for preset in ("fast", "converged"):
         by, marks = f"the steps of `{preset}`", [on.now()]
-        course = _quasi_newton(on, volume, PRESETS[preset].solver, 20 if on.quick else 100, marks)
-        reached = [n for n, row in enumerate(course.trace) if row["objective"] <= target]
+        trajectory = _quasi_newton(on, volume, PRESETS[preset].solver, 20 if on.quick else 100, marks)
+        reached = [n for n, row in enumerate(trajectory.trace) if row["objective"] <= target]
         if not reached:
-            yield f"the same objective by {by}", f"not within {len(course.trace)} gradients: {course.end:.4f}"
+            yield f"the same objective by {by}", f"not within {len(trajectory.trace)} gradients: {trajectory.end:.4f}"
             continue
         took = marks[min(reached[0] + 1, len(marks) - 1)] - marks[0]
         faster = f"{slow / took:.0f} x faster than the plain rendering, {spent / took:.0f} x than the paper's steps"
@@ -90,7 +90,7 @@ def _method(on: Ground) -> FoECNNPCA:
     return FoECNNPCA(ModelParts(Segmentation(), on.prior))
 
 
-def _quasi_newton(on: Ground, volume: Volume, solver: Solver, steps: int, marks: list[float]) -> Course:
+def _quasi_newton(on: Ground, volume: Volume, solver: Solver, steps: int, marks: list[float]) -> Trajectory:
     """So many gradients, and when each of them was there."""
     working = deepcopy(on.network).requires_grad_(False)
     set_memory_layout(working, "channels last")

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import re
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from sklearn.metrics import f1_score
 from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.outcomes import ScanObserver
+from scantune.adaptation.scan_guard import ScanGuard
 from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
@@ -184,7 +184,7 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
 
 def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
     decided = Decision("rolled back", "it got worse.")
-    monkeypatch.setattr(import_module("scantune.adaptation.adapt"), "decide", lambda *_: decided)
+    monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: decided)
     assert main(typed) == 0
     shown = capsys.readouterr().out
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()

@@ -11,6 +11,7 @@ from scantune.adaptation.adapt import PRESETS, adapt
 from scantune.adaptation.figure import case_figure
 from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.result import Result
+from scantune.adaptation.settings import Preset
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice
 from scantune.evaluation.rows import REQUIRED_COLUMNS, write_table
@@ -22,7 +23,7 @@ from scantune.scans.case import Case
 from scantune.scans.files import require_writable
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
-DEMO_PRESET = "fast"
+DEMO_PRESET: Preset = "fast"
 DEMO_COHORTS: dict[str, tuple[str, int | None]] = {
     "segmentation": ("contrasts", 8),
     "registration": ("registration", None),

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,7 +8,9 @@ from torch import nn
 import scantune
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adaptation.adapt import PRESETS
-from scantune.adaptation.guard.base import Decision, Guard
+from scantune.adaptation.guard.base import Decision
+from scantune.adaptation.guard.stability import Guard
+from scantune.adaptation.scan_guard import ScanGuard
 from scantune.methods import OutputCache
 from scantune.prior.calibration import EnergyLevels
 from scantune.scans.preprocess import Prepared, Preprocessing
@@ -131,7 +132,7 @@ def test_a_prediction_is_resampled_once_however_often_it_is_asked_for(model, mon
     resampled = []
     to_native = Prepared.to_native
     monkeypatch.setattr(Prepared, "to_native", lambda *args: resampled.append(args) or to_native(*args))
-    monkeypatch.setattr(import_module("scantune.adaptation.adapt"), "decide", lambda *_: Decision(action, "so it is."))
+    monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: Decision(action, "so it is."))
     result = scantune.adapt(model, as_case(104), steps=1)
     result.save(tmp_path)
     assert result.prediction is result.prediction
@@ -160,10 +161,7 @@ def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
 
 
 def test_a_rollback_returns_the_source(toy, monkeypatch):
-    from scantune.adaptation import guarded_run as supervision
-    from scantune.adaptation.guard.base import Decision
-
-    monkeypatch.setattr(supervision.Guard, "decision", lambda _: Decision("rolled back", "because."))
+    monkeypatch.setattr(Guard, "decision", lambda _: Decision("rolled back", "because."))
     scan = toy_scan(106)[0] ** 2
     result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, device="cpu")
     assert result.decision.reason == "because."

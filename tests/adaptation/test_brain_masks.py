@@ -101,7 +101,7 @@ class TestStripped:
         scan = write(tmp_path / "a.nii.gz", head() * BRAIN)
         for mask, match in (
             (write(tmp_path / "moved.nii.gz", BRAIN, np.diag([2.0, 1.0, 3.0, 1.0])), "moved must lie on the grid of a"),
-            (write(tmp_path / "air.nii.gz", 1 - BRAIN), "air must be above 0 where a is to be kept"),
+            (write(tmp_path / "air.nii.gz", 1 - BRAIN), "air must be a brain mask of a, above 0 in the brain"),
             (write(tmp_path / "empty.nii.gz", 0 * BRAIN), "every voxel is 0"),
             (BRAIN[:-1], r"The brain mask must lie on the grid of a, but has shape \(11, 10, 3\)"),
             (tmp_path / "none.nii.gz", "none.nii.gz does not exist"),
@@ -158,7 +158,7 @@ class TestRemark:
     def test_a_head_is_remarked_upon_where_the_model_knows_brains_alone(self, model, tmp_path, capsys):
         knows = replace(model, provenance={"stripped": True})
         assert self.remarks(knows, head(), tmp_path) == [
-            "The model was trained on scans that are 0 outside the brain, but 0% of this one is: give a brain mask."
+            "The model was trained on scans that are 0 outside the brain, but 0% of this one is. Give a brain mask."
         ]
         assert self.remarks(knows, head() * BRAIN, tmp_path) == self.remarks(model, head(), tmp_path) == []
         assert self.remarks(knows, head(), tmp_path, brain_mask=BRAIN) == []

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.guard.base import Guard, Rules, StabilityReading
-from scantune.adaptation.guarded_run import predict, watch
+from scantune.adaptation.guard.stability import Guard, Rules, StabilityReading
+from scantune.adaptation.prediction import predict
+from scantune.adaptation.scan_guard import guard_scan
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, toy_scan
@@ -124,11 +125,14 @@ def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_k
     network, scan = AdaptableNetwork.default(classes=2, width=8).eval(), Volume(toy_scan(300)[0])
     prior = FieldOfExperts.fit(network, toy.volumes[:2])
     before = predict(network, scan, SEGMENTATION, prior)
-    watched = watch(network, scan, before, prior)
-    assert watched.weigh(network) == pytest.approx(before.energy)
+    watched = guard_scan(network, scan, before, prior)
+    assert watched.measure_energy(network) == pytest.approx(before.energy)
     unsure = replace(watched, guard=Guard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
     assert (unsure.verdict(network, None), unsure.verdict(network, 0.4 * before.energy)) == ("refused", "accepted")
-    assert watch(toy.network, scan, predict(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).weigh is None
+    assert (
+        guard_scan(toy.network, scan, predict(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).measure_energy
+        is None
+    )
 
 
 def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():

@@ -4,7 +4,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from scantune.adaptation.loop import Brakes, Course, Schedule, optimise
+from scantune.adaptation.loop import Schedule, StopRule, Trajectory, optimise
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded, Solver
 from scantune.methods import METHODS, Method, ModelParts, Terms
@@ -21,7 +21,7 @@ def gradients(toy, method, sampling, images, padding=None):
     for parameter in moving.values():
         parameter.requires_grad_(True)
     volume = Volume(images.double(), padding)
-    terms = sampling.gradient(runner, volume, torch.Generator().manual_seed(0))
+    terms = sampling.gradients(runner, volume, torch.Generator().manual_seed(0))()
     runner.finish()
     return float(terms.objective.detach()), torch.cat([p.grad.flatten() for p in moving.values()])
 
@@ -53,7 +53,7 @@ def test_the_gradient_is_a_finite_difference(toy):
     runner.prepare(network)
     weight = network.normalizer.residual[4].bias.requires_grad_(True)
     whole = WholeVolume(batch=2, kept=0)
-    whole.gradient(runner, Volume(images), torch.Generator())
+    whole.gradients(runner, Volume(images), torch.Generator())()
     values = []
     for step in (1e-3, -1e-3):
         with torch.no_grad():
@@ -95,17 +95,17 @@ class Scripted(Method):
         return Terms(objective, {"cnn": objective}, valid)
 
 
-def run(toy, script, smoothing=0.0, brakes=None):
+def run(toy, script, smoothing=0.0, rule=None):
     network = deepcopy(toy.network).requires_grad_(False)
     schedule = Schedule(WholeVolume(batch=4, smoothing=smoothing), Adam(), steps=len(script) - 1)
     volume = Volume(torch.zeros(1, 1, 16, 16))
-    return optimise(network, Scripted(script), volume, schedule, 0, brakes=brakes)
+    return optimise(network, Scripted(script), volume, schedule, 0, rule=rule)
 
 
 def test_the_lowest_objective_among_eligible_steps_is_chosen(toy):
-    course = run(toy, [(5.0, True), (2.0, True), (1.0, False), (3.0, True)])
-    assert course.best == 1
-    assert [row["valid"] for row in course.trace] == [True, True, False, True]
+    trajectory = run(toy, [(5.0, True), (2.0, True), (1.0, False), (3.0, True)])
+    assert trajectory.best == 1
+    assert [row["valid"] for row in trajectory.trace] == [True, True, False, True]
 
 
 def test_smoothing_keeps_a_lucky_step_from_winning(toy):
@@ -115,20 +115,20 @@ def test_smoothing_keeps_a_lucky_step_from_winning(toy):
 
 
 def test_no_eligible_step_leaves_nothing_chosen(toy):
-    course = run(toy, [(5.0, False), (2.0, False)])
-    assert course.best is None
-    assert course.state == {}
-    assert course.end == float("inf")
+    trajectory = run(toy, [(5.0, False), (2.0, False)])
+    assert trajectory.best is None
+    assert trajectory.state == {}
+    assert trajectory.end == float("inf")
 
 
 def test_an_objective_that_is_not_finite_ends_the_run(toy):
-    course = run(toy, [(5.0, True), (4.0, True), (float("nan"), True), (1.0, True)])
-    assert len(course.trace) == 3
-    assert course.best == 1
+    trajectory = run(toy, [(5.0, True), (4.0, True), (float("nan"), True), (1.0, True)])
+    assert len(trajectory.trace) == 3
+    assert trajectory.best == 1
 
 
-def test_an_empty_course_knows_no_start():
-    assert math.isnan(Course({}).start)
+def test_an_empty_trajectory_knows_no_start():
+    assert math.isnan(Trajectory({}).start)
 
 
 def plain(*objectives):
@@ -136,16 +136,16 @@ def plain(*objectives):
 
 
 def test_the_level_ends_the_run_at_the_step_that_reaches_it(toy):
-    course = run(toy, plain(5.0, 3.0, 2.0, 1.0), brakes=Brakes(level=2.0))
-    assert [row["cnn"] for row in course.trace] == [5, 3, 2]
-    assert course.best == 2
-    assert run(toy, plain(5.0, 3.0, 2.0, 1.0), brakes=Brakes(level=0.5)).best == 3
+    trajectory = run(toy, plain(5.0, 3.0, 2.0, 1.0), rule=StopRule(level=2.0))
+    assert [row["cnn"] for row in trajectory.trace] == [5, 3, 2]
+    assert trajectory.best == 2
+    assert run(toy, plain(5.0, 3.0, 2.0, 1.0), rule=StopRule(level=0.5)).best == 3
 
 
 def test_a_step_that_is_not_eligible_does_not_end_the_run_at_the_level(toy):
-    course = run(toy, [(5.0, True), (1.0, False), (4.0, True)], brakes=Brakes(level=2.0))
-    assert len(course.trace) == 3
-    assert course.best == 2
+    trajectory = run(toy, [(5.0, True), (1.0, False), (4.0, True)], rule=StopRule(level=2.0))
+    assert len(trajectory.trace) == 3
+    assert trajectory.best == 2
 
 
 class Verdicts:
@@ -162,61 +162,68 @@ class Verdicts:
 
 def test_the_first_step_that_strays_ends_the_run_and_is_not_chosen(toy):
     verdicts = Verdicts("accepted", "strayed")
-    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert [(row["objective"], row["valid"]) for row in course.trace] == [(5, True), (4, True), (3, False)]
-    assert course.best == 1
-    assert course.end == 4
+    trajectory = run(toy, plain(5.0, 4.0, 3.0, 2.0), rule=StopRule(verdict=verdicts))
+    assert [(row["objective"], row["valid"]) for row in trajectory.trace] == [(5, True), (4, True), (3, False)]
+    assert trajectory.best == 1
+    assert trajectory.end == 4
 
 
 def test_a_refused_step_is_not_chosen_and_the_run_goes_on(toy):
     verdicts = Verdicts("accepted", "refused", "accepted")
-    course = run(toy, plain(5.0, 4.0, 3.0, 2.0), brakes=Brakes(verdict=verdicts))
-    assert [row["valid"] for row in course.trace] == [True, True, False, True]
-    assert course.best == 3
+    trajectory = run(toy, plain(5.0, 4.0, 3.0, 2.0), rule=StopRule(verdict=verdicts))
+    assert [row["valid"] for row in trajectory.trace] == [True, True, False, True]
+    assert trajectory.best == 3
 
 
 def test_a_refused_step_that_reaches_the_level_ends_the_run_and_is_not_chosen(toy):
-    course = run(toy, plain(5.0, 1.0, 0.5), brakes=Brakes(Verdicts("refused"), level=2.0))
-    assert len(course.trace) == 2
-    assert course.best == 0
+    trajectory = run(toy, plain(5.0, 1.0, 0.5), rule=StopRule(Verdicts("refused"), level=2.0))
+    assert len(trajectory.trace) == 2
+    assert trajectory.best == 0
 
 
 def test_steps_are_asked_about_at_a_distance(toy):
     verdicts = Verdicts("accepted", "accepted")
-    course = run(toy, plain(9.0, 8.0, 7.0, 6.0, 5.0, 4.0), brakes=Brakes(verdicts, every=2))
+    trajectory = run(toy, plain(9.0, 8.0, 7.0, 6.0, 5.0, 4.0), rule=StopRule(verdicts, interval=2))
     assert verdicts.asked == 2
-    assert course.best == 4
+    assert trajectory.best == 4
 
 
 def test_a_start_elsewhere_is_judged_as_a_step_is(toy):
     verdicts = Verdicts("refused", "accepted")
-    course = run(toy, plain(5.0, 4.0), brakes=Brakes(verdicts, elsewhere=True))
+    trajectory = run(toy, plain(5.0, 4.0), rule=StopRule(verdicts, judges_start=True))
     assert verdicts.asked == 2
-    assert course.best == 1
-    assert run(toy, plain(5.0, 6.0), brakes=Brakes(Verdicts("refused"), elsewhere=True)).best is None
+    assert trajectory.best == 1
+    assert run(toy, plain(5.0, 6.0), rule=StopRule(Verdicts("refused"), judges_start=True)).best is None
 
 
 def test_only_steps_that_lower_the_objective_are_asked_about(toy):
     """Neither the start, nor steps that are not eligible or not lower than the lowest."""
     verdicts = Verdicts("accepted", "accepted")
-    course = run(
+    trajectory = run(
         toy,
         [(5.0, True), (6.0, True), (4.0, True), (1.0, False), (4.5, True), (3.0, True)],
         0.0,
-        Brakes(verdict=verdicts),
+        StopRule(verdict=verdicts),
     )
     assert verdicts.asked == 2
-    assert course.best == 5
+    assert trajectory.best == 5
 
 
 class Counting(WholeVolume):
     """Counts gradients."""
 
-    gradients = 0
+    count = 0
 
-    def gradient(self, *arguments):
-        object.__setattr__(self, "gradients", self.gradients + 1)
-        return super().gradient(*arguments)
+    def gradients(self, *arguments):
+        sampling, plain = self, super().gradients(*arguments)
+
+        class Counted(type(plain)):
+            def __call__(self):
+                object.__setattr__(sampling, "count", sampling.count + 1)
+                return super().__call__()
+
+        plain.__class__ = Counted
+        return plain
 
 
 def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
@@ -226,8 +233,8 @@ def solve(toy, solver, steps, rate=1e-4, gamma=2.5, **settings):
     sampling, told = Counting(), []
     schedule = Schedule(sampling, solver, steps)
     volume = Volume(toy_scan(63)[0] ** gamma)
-    course = optimise(network, runner, volume, schedule, 0, lambda *at: told.append(at), **settings)
-    return course, sampling.gradients, told
+    trajectory = optimise(network, runner, volume, schedule, 0, lambda *at: told.append(at), **settings)
+    return trajectory, sampling.count, told
 
 
 @pytest.mark.parametrize("kind", [LBFGS(), Bounded()], ids=lambda solver: type(solver).__name__)
@@ -242,9 +249,9 @@ def test_quasi_newton_steps_get_lower_than_adam_for_as_many_gradients(rate, kind
 class Endless(Solver):
     """Never has enough."""
 
-    def run(self, moving, evaluate, rate, steps):
-        while True:
-            evaluate()
+    def run(self, moving, objectives, rate, steps):
+        for _ in objectives:
+            pass
 
 
 @pytest.mark.parametrize("solver", [Adam(), LBFGS(), Bounded(), Endless()], ids=lambda solver: type(solver).__name__)
@@ -252,20 +259,20 @@ class Endless(Solver):
 def test_a_run_spends_exactly_its_steps_and_looks_at_where_the_last_one_led(solver, gamma, toy):
     """Far from a minimum, where each of these line searches would go on."""
     for steps in range(1, 7):
-        course, gradients, told = solve(toy, solver, steps, gamma=gamma)
+        trajectory, gradients, told = solve(toy, solver, steps, gamma=gamma)
         assert gradients == steps
-        assert [row["step"] for row in course.trace] == [*range(steps + 1)]
+        assert [row["step"] for row in trajectory.trace] == [*range(steps + 1)]
         assert told == [(number, steps) for number in range(1, steps + 1)]
 
 
 @pytest.mark.parametrize("solver", [Adam(), LBFGS(), Bounded()], ids=lambda solver: type(solver).__name__)
 def test_the_parameters_that_come_back_are_those_of_the_chosen_step(solver, toy):
-    course, _, _ = solve(toy, solver, 5, rate=1e-3, brakes=Brakes(level=0.5))
+    trajectory, _, _ = solve(toy, solver, 5, rate=1e-3, rule=StopRule(level=0.5))
     network = deepcopy(toy.network)
-    network.load_state_dict(course.state, strict=False)
+    network.load_state_dict(trajectory.state, strict=False)
     energy = toy.prior.energy(network, toy_scan(63)[0] ** 2.5)
-    assert course.best > 0
-    assert energy == pytest.approx(course.end, rel=1e-4)
+    assert trajectory.best > 0
+    assert energy == pytest.approx(trajectory.end, rel=1e-4)
 
 
 def test_steps_that_are_not_eligible_are_not_chosen_by_quasi_newton(toy, monkeypatch):
@@ -278,7 +285,7 @@ def test_steps_that_are_not_eligible_are_not_chosen_by_quasi_newton(toy, monkeyp
         return Terms(found.objective, found.parts, len(seen) == 1)
 
     monkeypatch.setattr(METHODS["foe-cnn"], "terms", spoiled)
-    course, _, _ = solve(toy, LBFGS(), 4)
-    assert [row["valid"] for row in course.trace] == [True, False, False, False, False]
-    assert course.trace[-1]["objective"] < course.start
-    assert course.best == 0
+    trajectory, _, _ = solve(toy, LBFGS(), 4)
+    assert [row["valid"] for row in trajectory.trace] == [True, False, False, False, False]
+    assert trajectory.trace[-1]["objective"] < trajectory.start
+    assert trajectory.best == 0

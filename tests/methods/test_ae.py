@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import scantune
 from scantune import AdaptableNetwork, InputError
-from scantune.adaptation.guard.base import Guard
+from scantune.adaptation.guard.stability import Guard
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.methods import AE, ModelParts
 from scantune.methods.ae import VARIANTS, AutoencoderInputs, mean_errors, pull_to_identity, squared_errors
@@ -406,7 +406,7 @@ class TestMethod:
             with torch.no_grad():
                 for adaptor in method.network.adaptors.features:
                     adaptor.map.weight.mul_(1.1)
-            WholeVolume(batch=batch, kept=0).gradient(method, Volume(scan), generator())
+            WholeVolume(batch=batch, kept=0).gradients(method, Volume(scan), generator())()
             gradients.append([parameter.grad for parameter in method.parameters(method.network).values()])
             method.finish()
         for one, other in zip(*gradients, strict=True):
@@ -438,7 +438,7 @@ class TestMethod:
             toy.network, scan**2, method="ae", helpers=toy.helpers, options={"start": "identity"}, guard=False
         )
         best = dice(toy.network(scan).argmax(1), labels)
-        before, after = dice(result.source.prediction, labels), dice(result.adapted.prediction, labels)
+        before, after = dice(result.source.labels, labels), dice(result.adapted.labels, labels)
         assert after - before > 0.5 * (best - before) > 0.1
 
     @pytest.mark.parametrize("variant", VARIANTS)
@@ -535,7 +535,7 @@ class TestMethod:
             assert len(asked) > 1  # the start is judged too
             assert judged.decision.action == action
             assert isinstance(judged.network, AdaptedNetwork) == (action == "kept")
-            assert torch.equal(judged.prediction, (free if action == "kept" else judged.source).prediction)
+            assert torch.equal(judged.prediction, free.prediction if action == "kept" else judged.source.labels)
 
     @pytest.mark.parametrize("guard", [True, False])
     def test_without_steps_the_network_is_the_one_that_predicted(self, toy, guard):
@@ -571,7 +571,7 @@ class TestMethod:
             method = self.method(toy, start="identity")
             with torch.no_grad():
                 method.network.adaptors.features[0].map.weight.mul_(1.1)
-            sampling.gradient(method, volume, generator())
+            sampling.gradients(method, volume, generator())()
             gradients.append([parameter.grad for parameter in method.parameters(method.network).values()])
             method.finish()
         for one, other in zip(*gradients, strict=True):

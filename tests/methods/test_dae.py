@@ -427,7 +427,7 @@ class TestTheMethod:
             parameter.requires_grad_(True)
         method.begin(0, Volume(scan), torch.Generator())
         # Batches of three slices, so that sums go through two passes.
-        WholeVolume(batch=3, kept=0).gradient(method, Volume(scan), torch.Generator())
+        WholeVolume(batch=3, kept=0).gradients(method, Volume(scan), torch.Generator())()
         network = deepcopy(toy.network)
         p = network(scan).softmax(1)
         q = toy.helpers["dae"].restore(p.detach())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import scantune
-from scantune.adaptation.guard.base import Rules
-from scantune.adaptation.guarded_run import predict
+from scantune.adaptation.guard.stability import Rules
+from scantune.adaptation.prediction import predict
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation

@@ -35,7 +35,7 @@ def fast(toy, prior, volume, sampling, layout="channels first"):
     method.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
-    terms = sampling.gradient(method, volume, torch.Generator())
+    terms = sampling.gradients(method, volume, torch.Generator())()
     method.finish()
     return float(terms.objective.detach()), [parameter.grad.cpu() for parameter in moving], terms
 
@@ -143,7 +143,7 @@ def test_what_is_kept_for_the_gradient_is_bounded_in_bytes(toy):
         method.prepare(network)
         for parameter in method.parameters(network).values():
             parameter.requires_grad_(True)
-        WholeVolume(batch=2, kept=kept).gradient(method, Volume(images), torch.Generator())
+        WholeVolume(batch=2, kept=kept).gradients(method, Volume(images), torch.Generator())()
         seen[kept] = method.seen
     # Features of 48 x 48 pixels, 8 channels wide: a few MB a slice.
     assert seen == {0: 12, 3_000_000: 12, 300_000_000: 6}

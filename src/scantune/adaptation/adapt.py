@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.guarded_run import decide, predict, run, watch
-from scantune.adaptation.input import AdaptationInput, BrainMask
-from scantune.adaptation.loop import Course, OnStep, Schedule
-from scantune.adaptation.result import Prediction, Result
+from scantune.adaptation.input import BrainMask, case_of, skull_remarks, volume_of
+from scantune.adaptation.loop import OnStep, Schedule, objective_at, optimise
+from scantune.adaptation.prediction import Prediction, predict
+from scantune.adaptation.result import Result
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
+from scantune.adaptation.scan_guard import guard_scan
 from scantune.adaptation.settings import AdaptSettings, Preset, Stop
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
 from scantune.errors import InputError
@@ -94,8 +95,14 @@ def adapt(
     started = time.perf_counter()
     settings = AdaptSettings(method, preset, steps, guard, str(device), seed, options or {}, stop, batch=batch)
     where = find_device(settings.device)
-    patient = AdaptationInput.of(network, scan, mask, brain_mask)
-    volume = patient.volume.to(where)
+    case, prepared, stripped_by = None, None, None
+    if isinstance(scan, Tensor):
+        volume = volume_of(scan, mask, brain_mask).to(where)
+    else:
+        model = _require_model(network)
+        case, stripped_by = case_of(scan, brain_mask)
+        prepared = model.preprocessing.apply(case)
+        volume = Volume(prepared.volume, prepared.padding, prepared.distance).to(where)
     source, task = _source(network, volume, where, seed)
     if isinstance(network, Model):
         prior = prior if prior is not None else network.prior
@@ -105,35 +112,69 @@ def adapt(
         prior = prior.to(where)
     runner = settings.make_method(ModelParts(task, prior, helpers or {}))
     schedule = _schedule(runner, settings)
+
     before = predict(source, volume, task, prior)
-    _require_sense(before, prior)
-    watched = watch(source, volume, before, prior, stop) if guard else None
-    done = run(runner, source, volume, schedule, watched if preset == "fast" else None, seed, on_step, warm)
-    decision = Decision("kept", "the guard was switched off.") if watched is None else decide(done, watched)
-    adapted, after, state = source, before, {}
-    if decision.action == "kept" and done.course.state:
-        adapted, state = done.network, done.course.state if runner.serves_site else {}
+    _require_usable(before, prior)
+    scan_guard = guard_scan(source, volume, before, prior, stop) if guard else None
+    adapted = runner.equip(deepcopy(source), volume)
+    adapted.load_state_dict(warm or {}, strict=False)
+    working = deepcopy(adapted).requires_grad_(False)
+    at_source = not warm and runner.starts_at_source
+    rule = None
+    if scan_guard is not None and preset == "fast":
+        schedule = replace(schedule, steps=0) if scan_guard.needless else schedule
+        rule = scan_guard.stop_rule(working, schedule.steps, not at_source, runner.latest)
+    trajectory = optimise(working, runner, volume, schedule, seed, on_step, rule)
+    adapted.load_state_dict(trajectory.state, strict=False)
+    origin = trajectory.start
+    if trajectory.trace and not at_source:
+        bare = deepcopy(source).requires_grad_(False)
+        origin = objective_at(bare, runner, volume, schedule.sampling, seed)
+    decision = Decision("kept", "the guard was switched off.")
+    if scan_guard is not None:
+        decision = scan_guard.decide(adapted, trajectory, origin, judged=rule is not None)
+
+    after, state = before, {}
+    if decision.action == "kept" and trajectory.state:
+        state = trajectory.state if runner.serves_site else {}
         after = predict(adapted, volume, task, prior)
+    else:
+        adapted = source
     set_memory_layout(adapted, "channels first")
+    remarks = [] if case is None or stripped_by is not None else skull_remarks(_require_model(network), case)
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),
         "preset": preset,
         "seed": seed,
         "device": str(where),
-        **_facts(done.course, started),
-        **_levels(prior),
-        **_calibrated(prior, before, after),
-        "remarks": [*patient.remarks(network), *_coverage(prior, volume)],
-        **patient.told,
+        "steps": max(len(trajectory.trace) - 1, 0),
+        "best_step": trajectory.best,
+        "seconds": time.perf_counter() - started,
+        **_prior_facts(prior, before, after),
+        "remarks": [*remarks, *_coverage_remarks(prior, volume)],
+        **({} if stripped_by is None else {"brain_mask": stripped_by}),
         "guard": decision.numbers,
     }
     labels = network.labels if isinstance(network, Model) else {}
-    trace = done.course.trace
-    return Result(adapted, before, after, trace, decision, patient.case, patient.prepared, labels, facts, state)
+    return Result(adapted, before, after, trajectory.trace, decision, case, prepared, labels, facts, state)
 
 
-def _require_sense(before: Prediction, prior: FieldOfExperts | None) -> None:
+def _require_model(network: nn.Module | Model) -> Model:
+    """Check that a scan from a file comes with a model.
+
+    Raises:
+        InputError: It comes with a plain network.
+    """
+    if isinstance(network, Model):
+        return network
+    raise InputError(
+        "A scan given as a file needs a model that says how to prepare it (scantune.load); a plain network "
+        "takes a tensor (slices, channels, height, width)."
+    )
+
+
+def _require_usable(before: Prediction, prior: FieldOfExperts | None) -> None:
     """Check that the source network has an answer to the scan, of the structures that the calibration knows."""
     if not torch.isfinite(before.probabilities).all():
         raise InputError(
@@ -148,36 +189,28 @@ def _require_sense(before: Prediction, prior: FieldOfExperts | None) -> None:
         )
 
 
-def _facts(course: Course, started: float) -> dict[str, Any]:
-    """How the loop went, and how long everything took."""
-    steps = max(len(course.trace) - 1, 0)
-    return {"steps": steps, "best_step": course.best, "seconds": time.perf_counter() - started}
-
-
-def _levels(prior: FieldOfExperts | None) -> dict[str, Any]:
-    """What energies are to be compared with: the least possible one, and the highest typical of source subjects."""
+def _prior_facts(prior: FieldOfExperts | None, before: Prediction, after: Prediction) -> dict[str, Any]:
+    """Return what energies can be compared with, and how a calibrated prior reads those before and after."""
     if prior is None:
         return {}
-    typical = {} if prior.calibration is None else {"energy_typical": prior.calibration.typical}
-    return {"energy_floor": prior.floor(), **typical}
-
-
-def _coverage(prior: FieldOfExperts | None, volume: Volume) -> list[str]:
-    """What a calibrated prior remarks on the extent of the scan."""
-    known = None if prior is None or prior.calibration is None else prior.calibration.coverage
-    return [] if known is None else known.remarks(len(volume.images), volume.padding)
-
-
-def _calibrated(prior: FieldOfExperts | None, before: Prediction, after: Prediction) -> dict[str, Any]:
-    """How a calibrated prior reads the scan, before and after."""
-    known = None if prior is None else prior.calibration
-    if known is None or before.energy is None or after.energy is None:
-        return {}
-    return {
+    facts: dict[str, Any] = {"energy_floor": prior.floor()}
+    known = prior.calibration
+    if known is None:
+        return facts
+    facts["energy_typical"] = known.typical
+    if before.energy is None or after.energy is None:
+        return facts
+    return facts | {
         "reading_before": known.reading(before.energy),
         "reading_after": known.reading(after.energy),
         "readings_before": known.readings(before.energies),
     }
+
+
+def _coverage_remarks(prior: FieldOfExperts | None, volume: Volume) -> list[str]:
+    """Return the remarks of a calibrated prior on the extent of the scan."""
+    known = None if prior is None or prior.calibration is None else prior.calibration.coverage
+    return [] if known is None else known.remarks(len(volume.images), volume.padding)
 
 
 def _schedule(method: Method, settings: AdaptSettings) -> Schedule:

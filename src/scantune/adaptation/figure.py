@@ -137,7 +137,7 @@ def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]
     """Intensities and label maps by name of one slice, cut to what there is to see, `(height, width)`."""
     if result.prepared is None:
         raise InputError("Only a scan from a file or a case can be drawn; a tensor does not say how its slices lie.")
-    volumes = {"Before": result.source.prediction, "After": result.adapted.prediction}
+    volumes = {"Before": result.source.labels, "After": result.adapted.labels}
     if result.prepared.reference is not None:
         volumes = {"Reference": result.prepared.reference, **volumes}
     first = next(iter(volumes.values()))

@@ -1,105 +1,67 @@
-"""The input of an adaptation: a scan, made ready for the network, and where it came from."""
+"""Input of an adaptation: a scan as a file, a case or a tensor, and its brain mask."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.case import Case
 from scantune.scans.io import read_scan
-from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 
 BrainMask = str | Path | Case | NDArray[Any]
 """A file, a `Case`, or an array `(x, y, z)` on the scan's grid; above 0 where the scan is kept."""
 
 LEAST_ZERO = 0.2
-"""A scan of which less is 0 has something outside the brain: of the smallest box about a brain, half is empty."""
+"""Share of zeros below which a scan shows more than the brain. Half of the smallest box around a brain is empty."""
 
 
-@dataclass(frozen=True)
-class AdaptationInput:
-    """The input of a run.
-
-    Args:
-        volume: What the network sees.
-        prepared: The way back to the scan's grid, where it came from a file.
-        case: That scan, stripped where there was a brain mask.
-        told: What a manifest tells of it.
-    """
-
-    volume: Volume
-    prepared: Prepared | None = None
-    case: Case | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        network: nn.Module | Model,
-        scan: Tensor | Case | str | Path,
-        mask: Tensor | None = None,
-        brain_mask: BrainMask | None = None,
-    ) -> Self:
-        """Reads and prepares a scan as a model wants it; the arguments are those of `scantune.adapt`."""
-        if isinstance(scan, Tensor):
-            _require_volume(scan, brain_mask)
-            return cls(Volume(scan.float(), mask))
-        if not isinstance(network, Model):
-            raise InputError(
-                "A scan given as a file needs a model that says how to prepare it (scantune.load); a plain network "
-                "takes a tensor (slices, channels, height, width)."
-            )
-        case = scan if isinstance(scan, Case) else read_scan(scan)
-        told = {}
-        if brain_mask is not None:
-            case, name = _stripped(case, brain_mask)
-            told = {"brain_mask": name}
-        prepared = network.preprocessing.apply(case)
-        return cls(Volume(prepared.volume, prepared.padding, prepared.distance), prepared, case, told)
-
-    def remarks(self, network: nn.Module | Model) -> list[str]:
-        """Sentences on what the scan lacks that scans had in training."""
-        if not isinstance(network, Model) or self.case is None or self.told:
-            return []
-        zero = float((self.case.image == 0).mean())
-        if not network.provenance.get("stripped") or zero >= LEAST_ZERO:
-            return []
-        return [
-            f"The model was trained on scans that are 0 outside the brain, but {zero:.0%} of this one is: give a "
-            "brain mask."
-        ]
-
-
-def _require_volume(volume: Tensor, brain_mask: BrainMask | None) -> None:
-    """Check what was given as a tensor.
+def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask | None = None) -> Volume:
+    """Return the volume of a scan that is given as a tensor.
 
     Raises:
-        InputError: It is not as a network takes it.
+        InputError: The tensor is not as a network takes it.
     """
-    if volume.ndim not in (4, 5) or not volume.numel():
+    if images.ndim not in (4, 5) or not images.numel():
         raise InputError(
-            f"The volume has shape {tuple(volume.shape)}, expected (slices, channels, height, width), or "
+            f"The volume has shape {tuple(images.shape)}, expected (slices, channels, height, width), or "
             "(1, channels, depth, height, width) for a 3D network."
         )
-    if not torch.isfinite(volume).all():
+    if not torch.isfinite(images).all():
         raise InputError("The volume holds NaN or infinite values; repair it before adapting to it.")
     if brain_mask is not None:
         raise InputError(
             "A brain mask is for a scan given as a file or Case, before it is prepared; a tensor is taken as prepared: "
             "set it to 0 outside the brain before that."
         )
+    return Volume(images.float(), mask)
+
+
+def case_of(scan: Case | str | Path, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
+    """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
+    case = scan if isinstance(scan, Case) else read_scan(scan)
+    return (case, None) if brain_mask is None else _stripped(case, brain_mask)
+
+
+def skull_remarks(model: Model, case: Case) -> list[str]:
+    """Return a remark on a scan with a skull, if the model was trained on scans without one."""
+    zero = float((case.image == 0).mean())
+    if not model.provenance.get("stripped") or zero >= LEAST_ZERO:
+        return []
+    return [
+        f"The model was trained on scans that are 0 outside the brain, but {zero:.0%} of this one is. "
+        "Give a brain mask."
+    ]
 
 
 def _stripped(case: Case, brain_mask: BrainMask) -> tuple[Case, str]:
-    """A scan within a mask, and what the mask is called."""
+    """Return a scan that is 0 outside a mask, and the name of the mask."""
     if isinstance(brain_mask, str | Path):
         return case.stripped(read_scan(brain_mask)), Path(brain_mask).name
     if isinstance(brain_mask, Case):

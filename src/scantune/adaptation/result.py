@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scantune.adaptation.guard.base import Decision
+from scantune.adaptation.prediction import Prediction
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
 from scantune.runtime.memory import peak_memory_mb_of_process
@@ -22,44 +22,12 @@ from scantune.scans.displacement import native_displacement
 from scantune.scans.io import write_displacement, write_labels
 from scantune.scans.manifest import output_name, write_manifest
 from scantune.scans.preprocess import Prepared
-from scantune.tasks import Registration, Task
+from scantune.tasks import Registration
 
 if TYPE_CHECKING:
     from scantune.pages import CaseView
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A network's view of a scan.
-
-    Args:
-        probabilities: `(slices, classes, *spatial)`.
-        task: How they become labels.
-        energies: Divergences in nats, by expert family and group.
-        maps: What else the task keeps of the output, `(slices, channels, *spatial)` by name.
-    """
-
-    probabilities: Tensor
-    task: Task
-    energies: dict[str, dict[str, float]]
-    maps: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def prediction(self) -> Tensor:
-        """Labels `(slices, *spatial)`."""
-        return self.task.labels(self.probabilities)
-
-    @property
-    def structures(self) -> int:
-        """How many structures there are besides the background."""
-        return self.probabilities.shape[1] - int(self.task.exclusive)
-
-    @property
-    def energy(self) -> float | None:
-        """The FoE-CNN energy, where there is a prior."""
-        return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None
 
 
 @dataclass(frozen=True)
@@ -116,7 +84,7 @@ class Result:
         return float(self.facts["seconds"])
 
     def _on_own_grid(self, survey: Prediction) -> Any:
-        return survey.prediction if self.prepared is None else self.prepared.to_native(survey.probabilities)
+        return survey.labels if self.prepared is None else self.prepared.to_native(survey.probabilities)
 
     def manifest_entry(self) -> dict[str, Any]:
         """Everything about this scan that a manifest tells, as JSON."""

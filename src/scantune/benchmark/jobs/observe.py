@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from scantune.adaptation.guarded_run import predict
+from scantune.adaptation.prediction import predict
 from scantune.benchmark.jobs.scoring import Structures, dices
 from scantune.evaluation.rows import MEAN, WHOLE
 from scantune.methods import Method, find_method

@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from scantune.adaptation.gradient_threads import Crew
+from scantune.adaptation.gradients import ThreadedGradients, VolumeGradients
 from scantune.adaptation.guard.stability import Scout
-from scantune.adaptation.guarded_run import predict
-from scantune.adaptation.loop import Gradients
+from scantune.adaptation.prediction import predict
 from scantune.adaptation.sampling import WholeVolume
 from scantune.experts import Recorder
 from scantune.methods import METHODS, ModelParts
 from scantune.networks import insert_default_adaptors, set_memory_layout
-from scantune.runtime.threads import threads_for
+from scantune.runtime.threads import Threads, threads_for
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -32,7 +31,7 @@ def cores():
 
 
 def evaluation(toy, images, padding=None, kept=None, method="foe-cnn-pca", network=None):
-    """What evaluates the objective, and its objective and gradient."""
+    """The gradients of a method on a scan, with the objective and the gradient at the start."""
     network = deepcopy(network or toy.network).requires_grad_(False)
     set_memory_layout(network, "channels last")
     runner = METHODS[method](ModelParts(Segmentation(), toy.prior, toy.helpers))
@@ -40,9 +39,9 @@ def evaluation(toy, images, padding=None, kept=None, method="foe-cnn-pca", netwo
     runner.prepare(network)
     for parameter in moving:
         parameter.requires_grad_(True)
-    evaluate = Gradients(runner, moving, Volume(images, padding), WholeVolume(batch=1, kept=kept), torch.Generator())
-    objective = float(evaluate().objective.detach())
-    return evaluate, objective, torch.cat([parameter.grad.flatten() for parameter in moving])
+    gradients = WholeVolume(batch=1, kept=kept).gradients(runner, Volume(images, padding), torch.Generator())
+    objective = float(gradients().objective.detach())
+    return gradients, objective, torch.cat([parameter.grad.flatten() for parameter in moving])
 
 
 def test_threads_predict_and_look_as_one_does(toy, cores):
@@ -71,13 +70,13 @@ def test_threads_come_to_the_plain_renderings_objective_and_gradient(kept, padde
         padding = torch.zeros_like(images, dtype=torch.bool)
         padding[..., :7] = True
         padding[2, :, :9] = True  # every slice has its own
-    objective, gradients = Plain.of(toy.network, toy.prior).gradient(images, padding)
-    evaluate, found, gradient = evaluation(toy, images, padding, kept)
-    assert evaluate.crew is not None and evaluate.crew.number == cores
+    objective, plain = Plain.of(toy.network, toy.prior).gradient(images, padding)
+    gradients, found, gradient = evaluation(toy, images, padding, kept)
+    assert isinstance(gradients, ThreadedGradients) and gradients.threads.number == cores
     assert found == pytest.approx(objective, rel=1e-4)
-    alone = evaluate.sampling.objective(evaluate.method, evaluate.volume, torch.Generator())
+    alone = WholeVolume(batch=1).objective(gradients.method, gradients.volume, torch.Generator())
     assert float(alone.objective) == pytest.approx(objective, rel=1e-4)
-    expected = torch.cat([one.flatten() for one in gradients])
+    expected = torch.cat([one.flatten() for one in plain])
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
@@ -85,29 +84,28 @@ def test_a_step_is_bit_for_bit_the_same_whichever_thread_is_first(toy, cores):
     images = toy_scan(56, slices=6)[0]
     evaluate, objective, gradient = evaluation(toy, images)
     for _ in range(4):
-        for parameter in evaluate.moving:
-            parameter.grad = None
+        evaluate.clear()
         assert float(evaluate().objective.detach()) == objective
         assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in evaluate.moving]), gradient)
 
 
-def test_members_share_the_cores_and_nobody_else_is_left_with_fewer(cores):
-    crew = Crew([], cores)
+def test_threads_share_the_cores_and_other_threads_keep_theirs(cores):
+    threads = Threads(cores)
     everyone = Barrier(cores)
 
     def tell(_):
         everyone.wait()
         return torch.get_num_threads()
 
-    assert crew.each(tell, range(cores)) == [1, 1]
+    assert threads.each(tell, range(cores)) == [1, 1]
     assert torch.get_num_threads() == cores
 
 
-def test_gradients_are_recorded_where_the_caller_records_them(cores):
-    crew = Crew([], cores)
+def test_gradientsare_recorded_where_the_caller_records_them(cores):
+    threads = Threads(cores)
     with torch.no_grad():
-        assert not any(crew.each(lambda _: torch.is_grad_enabled(), range(4)))
-    assert all(crew.each(lambda _: torch.is_grad_enabled(), range(4)))
+        assert not any(threads.each(lambda _: torch.is_grad_enabled(), range(4)))
+    assert all(threads.each(lambda _: torch.is_grad_enabled(), range(4)))
 
 
 def test_an_error_in_a_thread_is_the_callers(cores):
@@ -115,7 +113,7 @@ def test_an_error_in_a_thread_is_the_callers(cores):
         raise ValueError(f"no such batch: {number}")
 
     with pytest.raises(ValueError, match="no such batch: 0"):
-        Crew([], cores).each(fail, range(3))
+        Threads(cores).each(fail, range(3))
 
 
 def test_each_thread_records_its_own_features(toy, cores):
@@ -128,7 +126,7 @@ def test_each_thread_records_its_own_features(toy, cores):
     with torch.no_grad(), Recorder(toy.network, toy.prior.layers()) as record:
         expected = [record(scan) for scan in scans]
         first = toy.network.task.register_forward_pre_hook(meet)
-        found = Crew([], cores).each(record, scans)
+        found = Threads(cores).each(record, scans)
         first.remove()
     for one, other in zip(found, expected, strict=True):
         assert all(torch.equal(one.features[layer], other.features[layer]) for layer in toy.prior.layers())
@@ -142,7 +140,7 @@ def test_networks_of_unknown_make_and_other_methods_go_one_batch_at_a_time(toy, 
     images = toy_scan(59)[0]
     network = deepcopy(toy.network)
     network.task.add_module("strange", Strange())
-    assert evaluation(toy, images, network=network)[0].crew is None
-    assert evaluation(toy, images, network=insert_default_adaptors(toy.network))[0].crew is None
-    assert evaluation(toy, images, method="entropy")[0].crew is None
-    assert evaluation(toy, images[:1])[0].crew is None
+    assert evaluation(toy, images, network=network)[0].__class__ is VolumeGradients
+    assert evaluation(toy, images, network=insert_default_adaptors(toy.network))[0].__class__ is VolumeGradients
+    assert evaluation(toy, images, method="entropy")[0].__class__ is VolumeGradients
+    assert evaluation(toy, images[:1])[0].__class__ is VolumeGradients

@@ -1,0 +1,78 @@
+"""Prediction of a whole volume, with its energies."""
+
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from scantune.experts import Recorder
+from scantune.prior.field_of_experts import FieldOfExperts, Statistics
+from scantune.prior.fit import with_enough_patches
+from scantune.runtime.threads import threads_for
+from scantune.scans.volume import Batch, Volume, batch_size
+from scantune.tasks import Task
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Prediction of a network for a scan, before labels are put on the scan's own grid.
+
+    Args:
+        probabilities: `(slices, classes, *spatial)`.
+        task: Turns them into labels.
+        energies: Divergences in nats, by expert family and group.
+        maps: Other maps that the task keeps of the output, `(slices, channels, *spatial)` by name.
+    """
+
+    probabilities: Tensor
+    task: Task
+    energies: dict[str, dict[str, float]]
+    maps: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> Tensor:
+        """Return the labels `(slices, *spatial)`."""
+        return self.task.labels(self.probabilities)
+
+    @property
+    def structures(self) -> int:
+        """Return the number of structures besides the background."""
+        return self.probabilities.shape[1] - int(self.task.exclusive)
+
+    @property
+    def energy(self) -> float | None:
+        """Return the FoE-CNN energy, or None without a prior."""
+        return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None
+
+
+@torch.no_grad()
+def predict(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> Prediction:
+    """Predict a whole volume and measure its energies, in one pass."""
+    probabilities: list[Tensor] = []
+    maps: dict[str, list[Tensor]] = {}
+    total: dict[str, Tensor] = {}
+
+    def measure(part: Batch) -> tuple[Tensor, dict[str, Tensor], Statistics]:
+        recording = record(part.images)
+        found = {name: value.float().cpu() for name, value in task.maps(recording.output).items()}
+        statistics = {} if prior is None else prior.measure(recording, part.padding)
+        return task.probabilities(recording.output).float().cpu(), found, statistics
+
+    threads = threads_for(network, volume.images)
+    with Recorder(network, [] if prior is None else prior.layers()) as record:
+        batches = volume.batches(batch_size(volume.images))
+        measured = map(measure, batches) if threads is None else threads.each(measure, batches)
+        for predicted, found, statistics in measured:
+            probabilities.append(predicted)
+            for name, value in found.items():
+                maps.setdefault(name, []).append(value)
+            for key, value in statistics.items():
+                total[key] = total.get(key, 0) + value.double()
+    energies = {} if prior is None else prior.energies(with_enough_patches(total))
+    return Prediction(
+        torch.cat(probabilities),
+        task,
+        {name: {group: float(value) for group, value in groups.items()} for name, groups in energies.items()},
+        {name: torch.cat(parts) for name, parts in maps.items()},
+    )
