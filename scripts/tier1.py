@@ -42,9 +42,9 @@ from scantune.benchmark.run import (
     unfinished,
 )
 from scantune.benchmark.store import Store
-from scantune.benchmark.test_scans import SimulatedScan
 from scantune.config.assignments import table_of_words
 from scantune.scans.files import write_text
+from scantune.training.held_out import SimulatedScan
 from scantune.training.sources import SPLITS, SimulatedSource
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")

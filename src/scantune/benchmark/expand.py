@@ -10,12 +10,12 @@ from scantune.benchmark.experiment_tables import SUPERVISED, RowTable
 from scantune.benchmark.folds import Fold, folds_of
 from scantune.benchmark.jobs import Adaptation, FineTuning, GivenModel, HelperTraining, Job, PriorFitting, Training
 from scantune.benchmark.jobs.scoring import common_structures
-from scantune.benchmark.test_scans import HeldOutScan, at_site, held_out_scans, sites, training_site
 from scantune.errors import InputError
 from scantune.evaluation.rows import WHOLE
+from scantune.training.held_out import HeldOutScan
 from scantune.training.helpers import TRAINERS
 from scantune.training.plan import TrainingPlan
-from scantune.training.sources import CaseSource, SimulatedSource
+from scantune.training.sources import CaseSource
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class _Expansion:
 
     def graph(self) -> JobGraph:
         table = self.experiment.table
-        folds = folds_of([self._cached(source) for source in self.experiment.sources()])
-        home = training_site(folds[0].home)
+        folds = folds_of([source.with_cache(self.cache) for source in self.experiment.sources()])
+        home = folds[0].home.training_site()
         places = self._places(folds)
         jobs = [
             self._row(name, row, seed, fold, source, scan)
@@ -108,16 +108,13 @@ class _Expansion:
             raise InputError(f"The experiment {self.experiment.name} has no scan to test with.")
         return JobGraph(tuple(jobs))
 
-    def _cached(self, source: CaseSource) -> CaseSource:
-        return replace(source, cache=self.cache) if isinstance(source, SimulatedSource) and not source.cache else source
-
     def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, CaseSource]]]:
         """The centres in question, and where their scans come from in each fold."""
         there: dict[str, list[tuple[Fold, CaseSource]]] = {}
         for fold in folds:
             here: dict[str, CaseSource] = {}
             for source in fold.tested:
-                here |= {site: source for site in sites(source) if site not in here}
+                here |= {site: source for site in source.test_sites() if site not in here}
             for site, source in here.items():
                 there.setdefault(site, []).append((fold, source))
         wanted = self.experiment.table.centres
@@ -137,7 +134,7 @@ class _Expansion:
             found: list[tuple[Fold, CaseSource, HeldOutScan]] = []
             for fold, source in turns:
                 first = 1 + max((scan.number for *_, scan in found), default=-1)
-                here = held_out_scans(source, site)
+                here = source.test_scans(site)
                 found += [(fold, source, replace(t, number=t.number + first) if first else t) for t in here]
             return found
 
@@ -165,7 +162,7 @@ class _Expansion:
             score=table.score,
             watch=table.watch,
             keep=scan.number < table.keep,
-            cohort=source.cohort if isinstance(source, SimulatedSource) else getattr(source, "name", "files"),
+            cohort=source.cohort_name,
             row=name,
             tier=str(table.tier),
             fold=fold.name,
@@ -195,7 +192,7 @@ class _Expansion:
     def _supervised(self, start: Training, source: CaseSource, site: str, seed: int, fold: Fold) -> FineTuning:
         def make() -> FineTuning:
             train = replace(self.experiment.supervised(), seed=seed)
-            plan = replace(self._plan(at_site(source, site)), recipe=replace(self.experiment.recipe, train=train))
+            plan = replace(self._plan(source.at_site(site)), recipe=replace(self.experiment.recipe, train=train))
             return FineTuning(f"go on training at {site}, seed {seed}{_in(fold)}", seed, plan, start)
 
         made: FineTuning = self._once(("supervised", start.key, site, seed, fold.name), make)

@@ -1,20 +1,19 @@
 """Folds of an experiment: the people of a data set take turns at training and testing, each fold with its networks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from scantune.datasets import DATASETS
-from scantune.training.sources import CaseSource, DataSetSource
+from scantune.training.sources import CaseSource
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One turn.
+    """One fold of an experiment.
 
     Attributes:
-        name: Its number from 1; empty where there is but one.
-        home: What networks are trained on.
-        tested: Whose scans are tested; the first is `home`, where that has people to test in this turn.
+        name: Its number from 1; empty for an experiment without folds.
+        home: Source of the training scans.
+        tested: Sources of the test scans; the first is `home` if that has people to test in this fold.
     """
 
     name: str
@@ -23,33 +22,22 @@ class Fold:
 
 
 def folds_of(sources: Sequence[CaseSource]) -> list[Fold]:
-    """All turns of an experiment, so that every person is tested once.
+    """Return the folds of an experiment, in which every person is tested once.
 
-    A data set has as many folds as its adapter says, or one where its option `fold` was given. Where data sets have
-    different numbers of them, those with fewer take no part in the tests of later turns.
+    A data set has as many folds as its adapter says, or one if its option `fold` was given. If the numbers of data sets
+    differ, those with fewer folds take no part in the tests of later folds.
 
     Args:
-        sources: Where scans come from; networks are trained on the first.
+        sources: Sources of the scans; networks are trained on the first.
     """
-    counts = [_count(source) for source in sources]
-    if max(counts) == 1:
+    count = max(source.folds() for source in sources)
+    if count == 1:
         return [Fold("", sources[0], tuple(sources))]
-    turns = []
-    for number in range(1, max(counts) + 1):
-        here = [_at(source, number, count) for source, count in zip(sources, counts, strict=True)]
-        tested = tuple(source for source, count in zip(here, counts, strict=True) if number <= count)
-        turns.append(Fold(str(number), here[0], tested))
-    return turns
-
-
-def _count(source: CaseSource) -> int:
-    if not isinstance(source, DataSetSource) or "fold" in source.options:
-        return 1
-    return DATASETS[source.name].folds
-
-
-def _at(source: CaseSource, number: int, count: int) -> CaseSource:
-    """The source in a turn; one with fewer folds begins anew, as far as networks are concerned."""
-    if count == 1 or not isinstance(source, DataSetSource):
-        return source
-    return replace(source, options={**source.options, "fold": (number - 1) % count + 1})
+    return [
+        Fold(
+            str(number),
+            sources[0].in_fold(number),
+            tuple(source.in_fold(number) for source in sources if number <= source.folds()),
+        )
+        for number in range(1, count + 1)
+    ]

@@ -1,11 +1,16 @@
-"""Labelled training cases: the table [data] of a recipe, as a simulated cohort or as a data set."""
+"""Labelled training cases: the table [data] of a recipe, as a simulated cohort or as a data set.
 
+An experiment also asks a source for its held-out scans, its folds, and a hash of its scans.
+"""
+
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -17,9 +22,10 @@ from scantune.datasets.subjects import subjects_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Prepared, Preprocessing
-from scantune.simulate import COHORTS, Anatomy, Atlas, Cohort, icbm152, label_maps
+from scantune.simulate import COHORTS, VERSION, Anatomy, Atlas, Cohort, icbm152, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
-from scantune.training.cache import OnCase, ignore_progress, prepared_cases, refuse_scans
+from scantune.training.cache import OnCase, case_key, ignore_progress, prepared_cases, refuse_scans
+from scantune.training.held_out import TEST, HeldOutScan, ListedScan, SimulatedScan
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -47,6 +53,62 @@ class CaseSource(ABC):
         del on_case
         for case in self.cases(split, device):
             yield case.name, preprocessing.apply(case)
+
+    @property
+    def cohort_name(self) -> str:
+        """Return the name of the cohort or data set in score rows."""
+        return "files"
+
+    def training_site(self) -> str:
+        """Return the site that networks are trained at; empty if it is not a single known site."""
+        return ""
+
+    def test_sites(self) -> list[str]:
+        """Return every site with held-out scans, the training site first if it is known.
+
+        Raises:
+            InputError: The scans of the source cannot be listed.
+        """
+        raise self._not_listed()
+
+    def test_scans(self, site: str) -> list[HeldOutScan]:  # noqa: ARG002
+        """Return the held-out scans of a site, in an order that does not depend on the file system.
+
+        Raises:
+            InputError: The scans of the source cannot be listed.
+        """
+        raise self._not_listed()
+
+    def at_site(self, site: str) -> "CaseSource":
+        """Return the source with the training and validation scans of another site.
+
+        Raises:
+            InputError: The site has none, or they cannot be told from those of other sites.
+        """
+        raise InputError(f"The scans of {site} cannot be told from others to train on; describe them as a data set.")
+
+    def identity(self, preprocessing: Preprocessing) -> str:  # noqa: ARG002
+        """Return a hash of everything that decides how training and validation scans look, wherever they lie.
+
+        Raises:
+            InputError: Scans are missing or cannot be used.
+        """
+        raise self._not_listed()
+
+    def folds(self) -> int:
+        """Return the number of folds in which the people of the source take turns at training and testing."""
+        return 1
+
+    def in_fold(self, number: int) -> "CaseSource":  # noqa: ARG002
+        """Return the source in a fold, counted from 1; sources with fewer folds begin anew."""
+        return self
+
+    def with_cache(self, folder: str) -> Self:  # noqa: ARG002
+        """Return the source with a folder for simulated scans, unless it names one or does not simulate."""
+        return self
+
+    def _not_listed(self) -> InputError:
+        return InputError(f"An experiment needs scans that can be listed, got {type(self).__name__}.")
 
 
 class ListedSource(CaseSource):
@@ -109,8 +171,34 @@ class ListedSource(CaseSource):
         looks = (inspect_scan(entry) for entry in self._needed())
         return {look.entry.name: look.problem for look in looks if not look.shape}
 
+    def test_sites(self) -> list[str]:
+        """Return every site with labelled held-out scans."""
+        return list(dict.fromkeys(entry.site for entry in self._held_out()))
+
+    def test_scans(self, site: str) -> list[HeldOutScan]:
+        """Return the labelled held-out scans of a site."""
+        entries = [entry for entry in self._held_out() if entry.site == site]
+        people = list(dict.fromkeys(entry.subject for entry in entries))
+        # The preprocessing of the network is part of the model, so that the hash has the default.
+        return [
+            ListedScan(site, people.index(entry.subject), case_key(entry, Preprocessing()), entry) for entry in entries
+        ]
+
+    def identity(self, preprocessing: Preprocessing) -> str:
+        """Return a hash of the files of training and validation scans, and of how they are read."""
+        keys: dict[str, list[str]] = {
+            split: [case_key(entry, preprocessing) for entry in self.entries(split)] for split in SPLITS
+        }
+        return _digest({"names": self.names(), **keys})
+
     def _needed(self) -> list[ScanEntry]:
         return [entry for entry in self.chosen() if entry.split in SPLITS]
+
+    def _held_out(self) -> list[ScanEntry]:
+        """Return labelled scans that are put aside for tests; in data sets without splits, those of other sites."""
+        entries, home = self.dataset().entries(), self.training_site()
+        held_out = [entry for entry in entries if entry.split == TEST or (not entry.split and entry.site != home)]
+        return [entry for entry in held_out if entry.labelled]
 
 
 @dataclass(frozen=True)
@@ -222,6 +310,30 @@ class DataSetSource(ListedSource):
                     "shares validation and test otherwise."
                 )
         return chosen
+
+    @property
+    def cohort_name(self) -> str:
+        """Return the name of the data set."""
+        return self.name
+
+    def training_site(self) -> str:
+        """Return the site to train at, if it is a single one."""
+        sites = self.site or self.dataset().sites[:1]
+        return sites[0] if len(sites) == 1 else ""
+
+    def at_site(self, site: str) -> "DataSetSource":
+        """Return the source with the training and validation scans of another site."""
+        return replace(self, site=(site,))
+
+    def folds(self) -> int:
+        """Return the number of folds of the data set; 1 if the option `fold` chooses one."""
+        return 1 if "fold" in self.options else DATASETS[self.name].folds
+
+    def in_fold(self, number: int) -> "DataSetSource":
+        """Return the source in a fold."""
+        if self.folds() == 1:
+            return self
+        return replace(self, options={**self.options, "fold": (number - 1) % self.folds() + 1})
 
 
 def _require_sound(entries: Sequence[ScanEntry]) -> None:
@@ -335,6 +447,58 @@ class SimulatedSource(CaseSource):
             raise InputError(f"Unknown cohort {self.cohort!r}. Available: {', '.join(COHORTS)}.")
         return COHORTS[self.cohort]
 
+    @property
+    def cohort_name(self) -> str:
+        """Return the name of the cohort."""
+        return self.cohort
+
+    def training_site(self) -> str:
+        """Return the centre to train at."""
+        return self.centre or self.known.source
+
+    def test_sites(self) -> list[str]:
+        """Return every centre with held-out people."""
+        return [name for name, centre in self.known.centres.items() if TEST in centre.splits]
+
+    def test_scans(self, site: str) -> list[HeldOutScan]:
+        """Return the held-out people of a centre, each in every state of the anatomy."""
+        cohort, centre = self.known, self.known.centres[site]
+        own = not (self.atlas or self.label_maps)
+        # Asks the class of the anatomy: making the anatomy itself may take seconds.
+        states = len(getattr(cohort.anatomy, "states", ("",))) if own else 1
+        origin = {**self._origin(), "centre": repr(centre.protocol)}
+        return [
+            SimulatedScan(site, number, _digest({**origin, "person": number, "state": state}), self, state)
+            for number in range(centre.splits[TEST])
+            for state in range(states)
+        ]
+
+    def at_site(self, site: str) -> "SimulatedSource":
+        """Return the source with the training and validation people of another centre."""
+        missing = [split for split in SPLITS if split not in self.known.centres[site].splits]
+        if missing:
+            raise InputError(f"The centre {site} of cohort {self.cohort} has no people for {missing[0]}.")
+        return replace(self, centre=site, train=None, validation=None)
+
+    def identity(self, preprocessing: Preprocessing) -> str:  # noqa: ARG002
+        """Return a hash of the cohort, the simulator's version, the protocol and the numbers of people."""
+        centre = self.known.centres[self.training_site()]
+        counts: dict[str, int | None] = {
+            split: centre.splits.get(split) if getattr(self, split) is None else getattr(self, split)
+            for split in SPLITS
+        }
+        return _digest({**self._origin(), "centre": repr(centre.protocol), **counts})
+
+    def with_cache(self, folder: str) -> Self:
+        """Return the source with a folder for simulated scans, unless it names one."""
+        return self if self.cache else replace(self, cache=folder)
+
+    def _origin(self) -> dict[str, Any]:
+        """Return what all people share: their kind, the simulator's version, and the files they are made from."""
+        record = {name: value for name, value in asdict(self).items() if name not in ("centre", "cache", *SPLITS)}
+        files = {name: _contents(Path(record[name])) for name in ("atlas", "label_maps") if record[name]}
+        return record | files | {"simulation": VERSION}
+
 
 def read_source(table: Mapping[str, Any], where: str) -> CaseSource:
     """Makes a source from a recipe's table [data]: `cohort` simulates, `dataset` and `images` are files."""
@@ -359,3 +523,16 @@ def source_record(source: CaseSource) -> dict[str, Any]:
 
 def _without_folders(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: Path(value).name if key in _PATHS else value for key, value in record.items()}
+
+
+def _contents(path: Path) -> str:
+    """Return a hash of a file, or of all files of a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()[:32]

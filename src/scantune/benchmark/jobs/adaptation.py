@@ -17,7 +17,6 @@ from scantune.benchmark.jobs.base import Job, JobEnvironment, OnProgress
 from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Training
 from scantune.benchmark.jobs.observe import DiceObserver
 from scantune.benchmark.jobs.scoring import common_structures, restrict_to_slab, scores
-from scantune.benchmark.test_scans import HeldOutScan
 from scantune.evaluation.rows import ROWS_FILE, WHOLE, ScoreRow, write_rows
 from scantune.methods import find_method
 from scantune.model.model import Model
@@ -28,6 +27,7 @@ from scantune.scans.case import Case
 from scantune.scans.files import write_text
 from scantune.scans.manifest import json_text, write_manifest
 from scantune.tasks import Registration
+from scantune.training.held_out import HeldOutScan
 
 TRACE, CASE = "trace.json", "case.npz"
 

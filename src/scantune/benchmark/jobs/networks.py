@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
-from scantune.benchmark.test_scans import identity
 from scantune.config.settings import PriorSettings, settings_from_table
 from scantune.model.model import load
 from scantune.training.fit import fit_model
@@ -35,7 +34,7 @@ class Training(Job):
     @cached_property
     def data(self) -> str:
         """What tells the scans."""
-        return identity(self.plan.source, self.plan.preprocessing)
+        return self.plan.source.identity(self.plan.preprocessing)
 
     def settings(self) -> dict[str, Any]:
         """Scans, preprocessing, network, and how it is trained."""
