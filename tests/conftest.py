@@ -203,9 +203,12 @@ def cohort_folder(cohort_inputs, monkeypatch):
 
 @pytest.fixture(scope="module")
 def simulated(cohort_inputs):
-    """The toy cohort, simulated, and what was told meanwhile."""
-    told = []
+    """The toy cohort, simulated, and the progress that was reported."""
+    progress = []
     done = write_cohort(
-        toy_settings(cohort_inputs), cohort_inputs / "made", device="cpu", on_scan=lambda *news: told.append(news)
+        toy_settings(cohort_inputs),
+        cohort_inputs / "made",
+        device="cpu",
+        on_scan=lambda *report: progress.append(report),
     )
-    return done, told
+    return done, progress

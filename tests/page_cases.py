@@ -16,7 +16,7 @@ def shells(shift=0, shape=(40, 48, 6)):
 
 
 def entry(**changes):
-    """As a manifest tells of a scan."""
+    """An entry of a manifest."""
     return {
         "decision": "kept",
         "reason": "the objective fell from 0.2 to 0.1.",

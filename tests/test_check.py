@@ -32,7 +32,7 @@ def folder(tmp_path):
     return root
 
 
-def test_a_sound_folder_is_told_by_site_and_split(folder):
+def test_a_sound_folder_is_summarised_by_site_and_split(folder):
     report = check(folder, options=PATTERNS | {"validation": 1 / 3, "structures": {"rim": 1, "core": 2}})
     groups = [(group.site, group.split, group.people, group.scans) for group in report.groups]
     assert groups == [("N", "train", 2, 2), ("N", "validation", 1, 1), ("S", "train", 2, 2), ("S", "validation", 1, 1)]
@@ -128,7 +128,7 @@ def test_copies_are_found_however_they_are_packed(folder):
     }
 
 
-def test_people_in_two_splits_are_told(folder, tmp_path, capsys):
+def test_people_in_two_splits_are_reported(folder, tmp_path, capsys):
     rows = ["image,labels,subject,split", "data/N_1_T1w.nii.gz,data/N_1_seg.nii.gz,Ann,train"]
     rows += [
         "data/N_2_T1w.nii.gz,data/N_2_seg.nii.gz,Bob,validation",
@@ -139,7 +139,7 @@ def test_people_in_two_splits_are_told(folder, tmp_path, capsys):
     assert "the person Ann: Scans of this person are in more than one split: test, train." in capsys.readouterr().out
 
 
-def test_notes_are_told_and_are_no_problems(tmp_path):
+def test_notes_are_reported_and_are_no_problems(tmp_path):
     sheared = ODD.copy()
     sheared[0, 1] += 0.1
     sheared[0, 0] += 0.1
@@ -238,7 +238,7 @@ def test_other_processes_see_the_same(folder):
     assert alone == together
 
 
-def test_progress_is_told(folder):
+def test_progress_is_reported(folder):
     seen = []
     check(folder, options=PATTERNS, on_scan=lambda *at: seen.append(at))
     assert seen[0] == (0, 6, "")
@@ -247,9 +247,9 @@ def test_progress_is_told(folder):
 
 def test_a_look_counts_every_voxel(folder):
     entry = open_data(folder, options=PATTERNS).entries()[0]
-    look = inspect_scan(entry)
-    assert sum(look.labels.values()) == 6 * 5 * 4
-    assert look.shape == (6, 5, 4)
+    summary = inspect_scan(entry)
+    assert sum(summary.labels.values()) == 6 * 5 * 4
+    assert summary.shape == (6, 5, 4)
 
 
 @pytest.mark.slow

@@ -138,12 +138,12 @@ def test_each_shifted_centre_has_a_figure(run):
 
 
 @pytest.mark.parametrize("name", ["mars-7T", BRAIN.source])
-def test_an_unknown_centre_is_told_with_those_there_are(name, tmp_path):
+def test_an_unknown_centre_is_reported_with_the_known_ones(name, tmp_path):
     with pytest.raises(InputError, match=f"no shifted centre '{name}'.*Available: {', '.join(SHIFTED)}"):
         demo("brain", tmp_path, centres=["pd-3T", name])
 
 
-def test_a_folder_that_takes_no_files_is_told_before_the_model_is_loaded(tmp_path):
+def test_a_folder_that_is_not_writable_is_refused_before_the_model_is_loaded(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file cannot be written"):
         demo("no such model", tmp_path / "file")
@@ -167,7 +167,7 @@ def typed(model, anatomy, tmp_path, monkeypatch):
     return [*words, "--centres", "pd-3T", "--steps", "1", "--device", "cpu"]
 
 
-def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, capsys):
+def test_the_command_shows_scores_and_the_next_command(typed, tmp_path, capsys):
     assert main(typed) == 0
     shown = capsys.readouterr()
     assert "Simulated scans" in shown.out
@@ -182,7 +182,7 @@ def test_the_command_shows_scores_and_tells_what_to_do_next(typed, tmp_path, cap
     assert (tmp_path / "out" / "pd-3T.png").exists()
 
 
-def test_the_command_tells_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
+def test_the_command_says_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
     decided = Decision("rolled back", "it got worse.")
     monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: decided)
     assert main(typed) == 0

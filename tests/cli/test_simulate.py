@@ -67,7 +67,7 @@ def test_the_terminal_shows_what_lies_where(cohort_folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "text"),
     [
         (["--centres", "moon"], "Unknown centre 'moon' of contrasts. Available: home, away."),
         (["--centres", "away", "--splits", "train"], "None of the centres away has a split train."),
@@ -83,18 +83,18 @@ def test_the_terminal_shows_what_lies_where(cohort_folder, tmp_path, capsys):
         (["--out", "scheme.toml"], "scheme.toml cannot be written"),
     ],
 )
-def test_wrong_words_are_told_in_one_line(cohort_folder, tmp_path, capsys, more, told):
+def test_wrong_options_are_reported_in_one_line(cohort_folder, tmp_path, capsys, more, text):
     assert main(simulate_command(tmp_path / "out", *more)) == 2
-    assert told in error_line(capsys)
+    assert text in error_line(capsys)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_cohort_is_told_with_those_there_are(capsys):
+def test_an_unknown_cohort_is_reported_with_the_known_ones(capsys):
     assert main(["simulate", "brian", "--out", "x"]) == 2
     assert f"Unknown cohort 'brian'. Available: {', '.join(COHORTS)}." in error_line(capsys)
 
 
 def test_every_cohort_is_named_in_the_help(capsys):
     assert main(["simulate", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"{', '.join(list(COHORTS)[:-1])} or {list(COHORTS)[-1]}" in told
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"{', '.join(list(COHORTS)[:-1])} or {list(COHORTS)[-1]}" in text

@@ -15,13 +15,13 @@ from scantune.simulate.protocols import bundled_centres, centres_from_toml
 from tests.toy_cohort import SCANNERS, manifest, toy_map, toy_settings
 
 
-def test_the_manifest_tells_how_the_scans_came_to_be(simulated, cohort_inputs):
-    told = manifest(simulated[0].folder)
-    assert (told["cohort"], told["seed"], told["labels"]) == ("contrasts", 0, {"WM": 1, "GM": 2, "ventricles": 8})
-    assert "Simulated" in told["note"]
-    home = told["centres"]["home"]
+def test_the_manifest_says_how_the_scans_were_made(simulated, cohort_inputs):
+    record = manifest(simulated[0].folder)
+    assert (record["cohort"], record["seed"], record["labels"]) == ("contrasts", 0, {"WM": 1, "GM": 2, "ventricles": 8})
+    assert "Simulated" in record["note"]
+    home = record["centres"]["home"]
     assert (home["vendor"], home["source"], home["assumed"]) == ("Acme", "made up", ["snr"])
-    assert str(cohort_inputs) not in json.dumps(told)
+    assert str(cohort_inputs) not in json.dumps(record)
 
 
 @pytest.mark.parametrize("cohort", ["contrasts", "registration", "brain", "prostate"])
@@ -35,7 +35,7 @@ def test_a_protocol_can_be_made_again_from_the_manifest(cohort):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"seed": 3}, r"holds scans of another seed \(0; expected 3\). Choose another output folder"),
         ({"slices": 1}, r"another number of slices \(the protocols' own; expected 1\)"),
@@ -43,8 +43,8 @@ def test_a_protocol_can_be_made_again_from_the_manifest(cohort):
         ({"scheme": None}, r"another set of structures \(WM = 1, GM = 2, ventricles = 8; expected cerebral WM"),
     ],
 )
-def test_other_settings_are_refused_in_the_same_folder(simulated, cohort_inputs, changes, told):
-    with pytest.raises(InputError, match=told):
+def test_other_settings_are_refused_in_the_same_folder(simulated, cohort_inputs, changes, message):
+    with pytest.raises(InputError, match=message):
         write_cohort(dataclasses.replace(toy_settings(cohort_inputs), **changes), simulated[0].folder, device="cpu")
     assert manifest(simulated[0].folder)["seed"] == 0
 

@@ -41,10 +41,10 @@ def test_the_files_are_the_cases_of_the_cohort(simulated, cohort_inputs):
     assert len(list(simulated[0].folder.rglob("*.nii.gz"))) == 12
 
 
-def test_progress_is_told_scan_by_scan(simulated):
-    done, told = simulated
-    assert [news[:2] for news in told] == [(number, 6) for number in range(7)]
-    assert told[-1][2].startswith("brain_away_test-002")
+def test_progress_is_reported_scan_by_scan(simulated):
+    done, progress = simulated
+    assert [report[:2] for report in progress] == [(number, 6) for number in range(7)]
+    assert progress[-1][2].startswith("brain_away_test-002")
     assert (done.simulated, done.kept) == (6, 0)
     assert [(one.name, dict(one.scans)) for one in done.centres] == [
         *(("home", {"train": 2, "validation": 1, "test": 1}), ("away", {"test": 2}))
@@ -81,7 +81,7 @@ def test_more_people_and_centres_add_to_what_is_there(cohort_inputs, tmp_path):
     assert not (tmp_path / "recipe.toml").exists()
 
 
-def test_a_scheme_without_label_maps_and_an_unknown_split_are_told():
+def test_a_scheme_without_label_maps_and_an_unknown_split_are_refused():
     with pytest.raises(InputError, match="Give them with --label-maps"):
         CohortSettings("contrasts", scheme=Path("s.toml"))
     with pytest.raises(InputError, match="Unknown split 'tset'. Available: train, validation, test"):
@@ -89,7 +89,7 @@ def test_a_scheme_without_label_maps_and_an_unknown_split_are_told():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("[away]", '["a/b"]', "A centre's name must do for file patterns"),
         ("[away]", '[".away"]', "no dot first, but is '.away'"),
@@ -98,10 +98,10 @@ def test_a_scheme_without_label_maps_and_an_unknown_split_are_told():
         ('kind = "surface"', 'kind = "endorectal"', "needs an anatomy with a rectum"),
     ],
 )
-def test_protocols_that_cannot_be_used_are_told(cohort_inputs, tmp_path, old, new, told):
+def test_protocols_that_cannot_be_used_are_refused(cohort_inputs, tmp_path, old, new, message):
     (tmp_path / "scanners.toml").write_text(SCANNERS.replace(old, new))
     wrong = toy_settings(cohort_inputs, protocols=tmp_path / "scanners.toml", splits=["test"], count=1)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         write_cohort(wrong, tmp_path / "out", device="cpu")
     mended = dataclasses.replace(wrong, protocols=cohort_inputs / "scanners.toml")
     assert write_cohort(mended, tmp_path / "out", device="cpu").centres[-1].scans == {"test": 1}

@@ -73,11 +73,11 @@ def named(text):
     return set(re.findall(r"`([^`]+)`", text))
 
 
-def test_the_page_tells_of_every_key_and_its_default():
+def test_the_page_lists_every_key_and_its_default():
     table = PAGE.split("| key | unit | default | |\n")[1].split("\n\n")[0]
-    told = {name for row in table.splitlines()[1:] for name in named(row.split("|")[1])}
+    listed = {name for row in table.splitlines()[1:] for name in named(row.split("|")[1])}
     fields = {one.name: one.default for one in dataclasses.fields(Protocol)}
-    assert told == (set(fields) - {"name"}) | {"splits", "vendor", "scanner", "source", "assumed"}
+    assert listed == (set(fields) - {"name"}) | {"splits", "vendor", "scanner", "source", "assumed"}
     for row in table.splitlines()[1:]:
         _, key, _, default, *_ = (cell.strip(" `") for cell in row.split("|"))
         if isinstance(fields.get(key), float | int):
@@ -85,13 +85,13 @@ def test_the_page_tells_of_every_key_and_its_default():
 
 
 @pytest.mark.parametrize(("heading", "family"), [("Sequences,", SEQUENCES), ("Coils:", COILS)])
-def test_the_page_tells_of_every_sequence_and_coil_with_its_keys(heading, family):
+def test_the_page_lists_every_sequence_and_coil_with_its_keys(heading, family):
     table = PAGE.split(heading)[1].split("\n\n")[1].partition("---|\n")[2]
-    told = {kind: named(keys) for kind, keys in re.findall(r"^\| `(.*?)` \|(.*?)\|", table, re.MULTILINE)}
-    assert told == {kind: {one.name for one in dataclasses.fields(member)} for kind, member in family.items()}
+    listed = {kind: named(keys) for kind, keys in re.findall(r"^\| `(.*?)` \|(.*?)\|", table, re.MULTILINE)}
+    assert listed == {kind: {one.name for one in dataclasses.fields(member)} for kind, member in family.items()}
 
 
-def test_the_page_tells_of_every_tissue():
+def test_the_page_lists_every_tissue():
     assert named(PAGE.split("Tissues with known relaxation times")[1]) == set(TISSUES)
 
 

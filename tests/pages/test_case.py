@@ -55,12 +55,12 @@ def test_volumes_and_scores_are_in_the_table():
         assert f"<td>{before:.3f}</td><td>{after:.3f}</td>" in page
 
 
-def test_how_a_deformation_folds_is_told():
+def test_the_folding_of_a_deformation_is_shown():
     page = case_page(case_view(entry=entry(quality={"folding": 0.001}, source_quality={"folding": 0.02})))
     assert '<th scope="row">folding before and after</th><td>0.0200, 0.00100</td>' in page
 
 
-def test_readings_stability_and_remarks_are_told():
+def test_readings_stability_and_remarks_are_shown():
     facts = {"reading_before": "shifted", "reading_after": "typical", "remarks": ["Few <slices>."]}
     page = case_page(case_view(entry=entry(**facts, guard={"stability_before": 0.9, "stability_after": 0.95})))
     assert "nats, shifted, then typical" in page

@@ -7,7 +7,7 @@ from scantune.pages.index import index_page
 from tests.page_cases import case_view
 
 
-def test_rows_tell_what_is_known_and_columns_of_nothing_are_left_out():
+def test_rows_show_known_values_and_empty_columns_are_left_out():
     row = case_view("a & b", site="x").summary("a & b#1.html")
     page = index_page([row, IndexRow("", "<failed>", decision="failed", reason='it is "bad"')], "Scans <1>")
     assert 'href="a%20%26%20b%231.html"' in page

@@ -28,7 +28,7 @@ def test_a_link_to_any_file_name_is_an_address():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [
         (0.012345, "0.0123"),
         (123.456, "123"),
@@ -38,13 +38,13 @@ def test_a_link_to_any_file_name_is_an_address():
         (math.nan, render.UNKNOWN),
     ],
 )
-def test_numbers_have_three_digits_and_no_exponent(value, told):
-    assert render.number(value) == told
+def test_numbers_have_three_digits_and_no_exponent(value, text):
+    assert render.number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0.44, "0.4 s"), (59.4, "59 s"), (125, "2 min 5 s"), (None, render.UNKNOWN), (119.7, "2 min 0 s")],
 )
-def test_durations_are_told_in_words(seconds, told):
-    assert render.duration(seconds) == told
+def test_durations_have_their_units(seconds, text):
+    assert render.duration(seconds) == text

@@ -90,7 +90,7 @@ def test_many_failures_are_counted(tmp_path):
     assert "<li>Failed: 5 more, in failed/.</li>" in text
 
 
-def test_a_kept_scan_without_rows_is_told_of(tmp_path):
+def test_a_kept_scan_without_rows_is_counted(tmp_path):
     lone = bench_job(tmp_path / "bench", "j1", kept=True)
     bench_job(tmp_path / "bench", "j2", kept=False)
     (lone / "rows.csv").unlink()

@@ -8,7 +8,7 @@ from tests.toy_cohort import SCHEME
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", r"must hold the one table \[labels\], with a line such as 1 = "),
         ("[labels]", r"must hold the one table \[labels\]"),
@@ -25,9 +25,9 @@ from tests.toy_cohort import SCHEME
         ("[labels]\n1000 = { name = 'a', tissue = 'CSF' }", "a label up to 255 for every structure"),
     ],
 )
-def test_schemes_that_cannot_be_are_told(tmp_path, text, told):
+def test_wrong_schemes_are_refused(tmp_path, text, message):
     (tmp_path / "scheme.toml").write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_scheme(tmp_path / "scheme.toml")
 
 
