@@ -39,7 +39,7 @@ class Density(ABC):
     @classmethod
     @abstractmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
-        """Of no subject: what measures and estimates.
+        """Return a density of no subject, which can measure and estimate.
 
         Args:
             settings: What differs from the defaults; a density takes what it knows by name.
@@ -47,7 +47,7 @@ class Density(ABC):
 
     @abstractmethod
     def measure(self, values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
-        """Additive statistics of a batch.
+        """Return additive statistics of a batch.
 
         Args:
             values: Expert outputs `(slices, experts, *spatial)`.
@@ -60,63 +60,63 @@ class Density(ABC):
 
     @abstractmethod
     def estimate(self, statistics: Tensor) -> "Density":
-        """The densities `(1, experts)` of the scan whose statistics `(statistics, experts)` these are."""
+        """Estimate the densities `(1, experts)` of a scan from its statistics `(statistics, experts)`."""
 
     @classmethod
     @abstractmethod
     def joined(cls, densities: Sequence[Self]) -> Self:
-        """All subjects of several densities."""
+        """Join the subjects of several densities."""
 
     @classmethod
     @abstractmethod
     def beside(cls, densities: Sequence[Self]) -> Self:
-        """All experts of several densities of the same subjects."""
+        """Join the experts of several densities of the same subjects."""
 
     @abstractmethod
     def expected(self) -> "Density":
-        """The expected distribution over the subjects, as the density of one: the mean of theirs, or the nearest."""
+        """Return the expected distribution over the subjects, as the density of one: their mean, or the nearest."""
 
     @abstractmethod
     def subject(self, share: float) -> "Density":
-        """The density of one subject, the one at this share (from 0, below 1) of all."""
+        """Return the density of the subject at a share (from 0, below 1) of all."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """E_s H(p_s), `(experts,)` in nats."""
+        """Return E_s H(p_s), `(experts,)` in nats."""
 
     @abstractmethod
     def cross_entropy(self, other: Self) -> Tensor:
-        """-E_s E_t int p_s log p_t over the subjects s of this and t of the other, `(experts,)` in nats."""
+        """Return -E_s E_t int p_s log p_t over subjects s of this and t of the other, `(experts,)` in nats."""
 
     @abstractmethod
     def wasserstein(self, other: Self) -> Tensor:
-        """E_s W_1(p_s, p_t) for a test density of one scan, `(experts,)` in training deviations."""
+        """Return E_s W_1(p_s, p_t) for a test density of one scan, `(experts,)` in training deviations."""
 
     def divergence(self, test: Self) -> Tensor:
-        """E_s KL(p_s || p_t), `(experts,)` in nats: the energy."""
+        """Return the energy E_s KL(p_s || p_t), `(experts,)` in nats."""
         return self.cross_entropy(test) - self.entropy()
 
     def floor(self) -> Tensor:
-        """The smallest `divergence` that any test density can reach, `(experts,)`; it does at the expected density."""
+        """Return the smallest `divergence` of any test density, `(experts,)`, which the expected density reaches."""
         return self.expected().entropy() - self.entropy()
 
     @abstractmethod
     def reverse_floor(self) -> Tensor:
-        """The smallest E_s KL(p_t || p_s), `(experts,)`: -log int exp(E_s log p_s), reached at that integrand."""
+        """Return the smallest E_s KL(p_t || p_s), `(experts,)`: -log int exp(E_s log p_s), reached at that integrand."""
 
     @abstractmethod
     def summary(self) -> "Density":
-        """What serves most objectives without any per-subject number; refused where nothing does."""
+        """Return a density that serves most objectives without per-subject numbers, or raise an error."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored in a model file."""
+        """Return the tensors that a model file stores."""
 
     def settings(self) -> dict[str, float]:
-        """What is stored beside the tensors."""
+        """Return the settings that are stored beside the tensors."""
         return {}
 
     @classmethod
     @abstractmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
-        """The inverse of `tensors` and `settings`."""
+        """Restore a density from `tensors` and `settings`."""

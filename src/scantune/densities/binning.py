@@ -51,11 +51,13 @@ class BinGrid:
         return round((self.high - self.low) / self.step) + 1
 
     def points(self) -> Tensor:
-        """`(points,)`, in double precision."""
+        """Return the points `(points,)`, in double precision."""
         return torch.linspace(self.low, self.high, self.size, dtype=torch.double)
 
     def place(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The point left of each position, and the share of the way to the next; the ends hold what is beyond them.
+        """Return the point left of each position and the share of the way to the next.
+
+        The ends hold what is beyond them.
 
         Args:
             positions: In steps from the first point; used up.
@@ -69,7 +71,7 @@ class BinGrid:
 def bin_counts(
     values: Tensor, weights: Tensor | None, grid: BinGrid, standard: Standardization | None = None
 ) -> Tensor:
-    """What falls to each point, a value's weight being shared by its two neighbours.
+    """Count the values at each point; a value's weight is shared by its two neighbours.
 
     Args:
         values: `(slices, experts, *spatial)`.
@@ -95,12 +97,12 @@ def bin_counts(
 
 
 def has_kernel(values: Tensor, grid: BinGrid) -> bool:
-    """Whether a kernel can count what falls to the points of a grid."""
+    """Return whether a kernel can count values at the points of a grid."""
     return usable(values) and grid.size <= MAX_KERNEL_POINTS
 
 
 def affine_to_grid(grid: BinGrid, standard: Standardization | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """How many steps a value of 1 is above one of 0, and a value of 0 above the grid's first point, `(experts,)`.
+    """Return the affine map from values to steps above the grid's first point: slope and offset, `(experts,)` each.
 
     Args:
         grid: The points.
@@ -170,7 +172,7 @@ class _ByKernel(torch.autograd.Function):
 
 
 def _chunks(values: Tensor) -> Iterator[slice]:
-    """Parts of the pixels."""
+    """Yield parts of the pixels."""
     size = max(VALUES_AT_A_TIME // max(values.shape[0] * values.shape[2], 1), 1)
     for start in range(0, values.shape[1], size):
         yield slice(start, start + size)

@@ -15,10 +15,10 @@ class Divergence(ABC):
 
     @abstractmethod
     def value(self, prior: Density, test: Density) -> Tensor:
-        """`(experts,)`, to be minimised."""
+        """Return the divergence, `(experts,)`, which is to be minimised."""
 
     def floor(self, prior: Density) -> Tensor | None:  # noqa: ARG002
-        """The smallest value that any test density can reach, `(experts,)`; None where no closed form is known."""
+        """Return the smallest value of any test density, `(experts,)`; None if no closed form is known."""
         return None
 
 
@@ -28,11 +28,11 @@ class KL(Divergence):
     name: ClassVar[str] = "kl"
 
     def value(self, prior: Density, test: Density) -> Tensor:
-        """E_s H(p_s, p_t) - E_s H(p_s)."""
+        """Return E_s H(p_s, p_t) - E_s H(p_s)."""
         return prior.divergence(test)
 
     def floor(self, prior: Density) -> Tensor:
-        """At the expected density."""
+        """Return the value at the expected density."""
         return prior.floor()
 
 
@@ -42,11 +42,11 @@ class ReverseKL(Divergence):
     name: ClassVar[str] = "reverse-kl"
 
     def value(self, prior: Density, test: Density) -> Tensor:
-        """E_s H(p_t, p_s) - H(p_t)."""
+        """Return E_s H(p_t, p_s) - H(p_t)."""
         return test.cross_entropy(prior) - test.entropy()
 
     def floor(self, prior: Density) -> Tensor:
-        """At the normalised geometric mean of the subjects' densities."""
+        """Return the value at the normalised geometric mean of the subjects' densities."""
         return prior.reverse_floor()
 
 
@@ -56,7 +56,7 @@ class SymmetricKL(Divergence):
     name: ClassVar[str] = "symmetric-kl"
 
     def value(self, prior: Density, test: Density) -> Tensor:
-        """The mean of KL and reverse KL."""
+        """Return the mean of KL and reverse KL."""
         return 0.5 * (prior.divergence(test) + test.cross_entropy(prior) - test.entropy())
 
 
@@ -66,7 +66,7 @@ class Wasserstein(Divergence):
     name: ClassVar[str] = "wasserstein"
 
     def value(self, prior: Density, test: Density) -> Tensor:
-        """The mean over subjects."""
+        """Return the mean distance over subjects."""
         return prior.wasserstein(test)
 
 
@@ -80,7 +80,7 @@ class Likelihood(Divergence):
     name: ClassVar[str] = "likelihood"
 
     def value(self, prior: Density, test: Density) -> Tensor:
-        """In nats; may be negative."""
+        """Return the cross-entropy in nats, which may be negative."""
         return test.cross_entropy(prior)
 
 

@@ -26,40 +26,40 @@ class GaussianBase(Density):
 
     @abstractmethod
     def summary(self) -> "SummarisedGaussian":
-        """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
+        """Return seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
 
     @staticmethod
     def measure(values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
-        """Number, sum and sum of squares, `(3, experts)`."""
+        """Return number, sum and sum of squares, `(3, experts)`."""
         if standard is None:
             return moments(values, weights)
         return GaussianBase.standardised(moments(values, weights, standard.center), standard.scale)
 
     @staticmethod
     def standardised(moments: Tensor, scale: Tensor) -> Tensor:
-        """Moments `(3, experts)` about the training mean, in training deviations `(experts,)`."""
+        """Return moments `(3, experts)` about the training mean in units of the training deviations `(experts,)`."""
         scale = scale.to(moments)
         return moments / torch.stack([torch.ones_like(scale), scale, scale.square()])
 
     @staticmethod
     def estimate(statistics: Tensor) -> "Gaussian":
-        """Mean and biased variance of the scan, `(1, experts)`; never summarised, whatever the prior is."""
+        """Return the scan's mean and biased variance, `(1, experts)`; never a summary."""
         number, total, squares = statistics.unsqueeze(1)
         mean = total / number.clamp_min(1)
         return Gaussian(mean, (squares / number.clamp_min(1) - mean.square()).clamp_min(0))
 
     def expected(self) -> "Gaussian":
-        """The Gaussian with the mean and the variance of the subjects' mixture, which itself is not a Gaussian."""
+        """Return the Gaussian with mean and variance of the subjects' mixture (which is not Gaussian itself)."""
         own = self.summary()
         variance = (own.variance - VARIANCE_FLOOR + own.spread).clamp_min(0)
         return Gaussian(own.mean.unsqueeze(0), variance.unsqueeze(0))
 
     def entropy(self) -> Tensor:
-        """1/2 [1 + log 2 pi + E log v]."""
+        """Return 1/2 [1 + log 2 pi + E log v]."""
         return 0.5 * (1 + math.log(2 * math.pi) + self.summary().log_variance)
 
     def cross_entropy(self, other: "GaussianBase") -> Tensor:
-        """1/2 [log 2 pi + E log v_t + E (v_s + (mu_s - mu_t)^2) / v_t], exact over all pairs at the cost of one.
+        """Return 1/2 [log 2 pi + E log v_t + E (v_s + (mu_s - mu_t)^2) / v_t], exact over all pairs of subjects.
 
         About the mean of the others' means, weighted by precision, so that no large numbers cancel.
         """
@@ -70,18 +70,24 @@ class GaussianBase(Density):
         return 0.5 * (math.log(2 * math.pi) + its.log_variance + its.precision * away + spread)
 
     def divergence(self, test: "Gaussian") -> Tensor:  # type: ignore[override]
-        """E_s KL(p_s || p_t) = 1/2 [log v_t - E log v_s + (E v_s + Var mu_s + (E mu_s - mu_t)^2) / v_t - 1]."""
+        """Return 1/2 [log v_t - E log v_s + (E v_s + Var mu_s + (E mu_s - mu_t)^2) / v_t - 1] = E_s KL(p_s || p_t)."""
         own, v = self.summary(), test.variance[0] + VARIANCE_FLOOR
         away = own.variance + own.spread + (own.mean - test.mean[0]).square()
         return 0.5 * (v.log() - own.log_variance + away / v - 1)
 
     def floor(self) -> Tensor:
-        """1/2 [log(E v + Var mu) - E log v], reached at mu_t = E mu and v_t = E v + Var mu; zero if all are alike."""
+        """Return 1/2 [log(E v + Var mu) - E log v], reached at mu_t = E mu and v_t = E v + Var mu.
+
+        It is zero if all subjects are alike.
+        """
         own = self.summary()
         return 0.5 * ((own.variance + own.spread).log() - own.log_variance)
 
     def reverse_floor(self) -> Tensor:
-        """1/2 [E log v + log E 1/v + E mu^2/v - (E mu/v)^2 / E 1/v], at v_t = 1 / E 1/v and mu_t = v_t E mu/v."""
+        """Return 1/2 [E log v + log E 1/v + E mu^2/v - (E mu/v)^2 / E 1/v].
+
+        It is reached at v_t = 1 / E 1/v and mu_t = v_t E mu/v.
+        """
         own = self.summary()
         spread = own.weighted_square - own.weighted_mean.square() / own.precision
         return 0.5 * (own.log_variance + own.precision.log() + spread)
@@ -102,26 +108,26 @@ class Gaussian(GaussianBase):
 
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
-        """A standard normal; there is nothing to set."""
+        """Return a standard normal; there are no settings."""
         return cls(torch.zeros(1, 1), torch.ones(1, 1))
 
     @classmethod
     def joined(cls, densities: Sequence[Self]) -> Self:
-        """All subjects' moments."""
+        """Join all subjects' moments."""
         return cls(torch.cat([d.mean for d in densities]), torch.cat([d.variance for d in densities]))
 
     @classmethod
     def beside(cls, densities: Sequence[Self]) -> Self:
-        """All experts' moments."""
+        """Join all experts' moments."""
         return cls(torch.cat([d.mean for d in densities], 1), torch.cat([d.variance for d in densities], 1))
 
     def subject(self, share: float) -> "Gaussian":
-        """One subject's moments."""
+        """Return one subject's moments."""
         number = int(share * len(self.mean))
         return Gaussian(self.mean[number : number + 1], self.variance[number : number + 1])
 
     def wasserstein(self, other: "Gaussian") -> Tensor:
-        """Quantiles differ by mu_s - mu_t + (sigma_s - sigma_t) z, z standard normal; W_1 is the mean size of that."""
+        """Return E |mu_s - mu_t + (sigma_s - sigma_t) z|, the mean difference of quantiles, z standard normal."""
         apart = self.mean - other.mean
         wider = (self.variance + VARIANCE_FLOOR).sqrt() - (other.variance + VARIANCE_FLOOR).sqrt()
         wider = (wider.square() + MIN_DEVIATION_GAP**2).sqrt()
@@ -130,7 +136,7 @@ class Gaussian(GaussianBase):
         return folded.mean(0)
 
     def summary(self) -> "SummarisedGaussian":
-        """Seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
+        """Return seven numbers per expert that serve every Gaussian objective but the Wasserstein distance."""
         return self._summary
 
     @cached_property
@@ -147,12 +153,12 @@ class Gaussian(GaussianBase):
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Mean and variance per subject."""
+        """Return mean and variance per subject."""
         return {"mean": self.mean, "variance": self.variance}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
-        """From mean and variance."""
+        """Restore a density from mean and variance."""
         return cls(tensors["mean"], tensors["variance"])
 
 
@@ -181,43 +187,43 @@ class SummarisedGaussian(GaussianBase):
 
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
-        """A summary is made of densities, never estimated."""
+        """Raise an error: a summary is made of densities, never estimated."""
         raise InputError("A summarised density is made from Gaussian ones; fit density gaussian, then summarise it.")
 
     @classmethod
     def joined(cls, densities: Sequence[Self]) -> Self:  # noqa: ARG003
-        """Refused: the subjects' numbers are gone."""
+        """Raise an error: the subjects' numbers are gone."""
         raise InputError("Summarised densities cannot be joined: they no longer know how many subjects they stand for.")
 
     @classmethod
     def beside(cls, densities: Sequence[Self]) -> Self:
-        """All experts' numbers."""
+        """Join all experts' numbers."""
         each = [density.tensors() for density in densities]
         return cls(**{name: torch.cat([numbers[name] for numbers in each]) for name in each[0]})
 
     def subject(self, share: float) -> Gaussian:  # noqa: ARG002
-        """Refused: no number tells of a single subject."""
+        """Raise an error: no number belongs to a single subject."""
         raise InputError(
             "A summarised prior holds no single subject's densities; use reference=subjects or expected, or fit the "
             "prior without summarising it."
         )
 
     def wasserstein(self, other: Gaussian) -> Tensor:  # type: ignore[override]  # noqa: ARG002
-        """Refused: the distance needs every subject's deviation."""
+        """Raise an error: the distance needs every subject's deviation."""
         raise InputError(
             "The Wasserstein distance needs the subjects' own densities, which a summarised prior does not hold; use "
             "reference=expected or another divergence, or fit the prior without summarising it."
         )
 
     def summary(self) -> "SummarisedGaussian":
-        """Itself."""
+        """Return the summary itself."""
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The seven numbers."""
+        """Return the seven numbers."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:  # noqa: ARG003
-        """From the seven numbers."""
+        """Restore a summary from the seven numbers."""
         return cls(**{field.name: tensors[field.name] for field in fields(cls)})

@@ -31,14 +31,14 @@ class GridDensity(Density):
 
     @abstractmethod
     def smooth(self, shares: Tensor) -> Tensor:
-        """What becomes of the shares of the values `(experts, points)`; their sum stays."""
+        """Smooth the shares of values `(experts, points)` at the points; their sum stays."""
 
     def measure(self, values: Tensor, weights: Tensor | None, standard: Standardization | None = None) -> Tensor:
-        """The number of pixels, and how many of them fall to each point of the grid, `(1 + points, experts)`."""
+        """Return the number of pixels, and of values at each point of the grid, `(1 + points, experts)`."""
         return bin_counts(values, weights, self.grid, standard)
 
     def estimate(self, statistics: Tensor) -> Self:
-        """The scan's densities; floored, then normalised."""
+        """Return the scan's densities with a floor, normalised."""
         number, fallen = statistics[0], statistics[1:]
         heights = self.smooth((fallen / number.clamp_min(1)).T) / self.grid.step
         heights = (heights + HEIGHT_FLOOR) / (1 + HEIGHT_FLOOR * self.grid.step * self.grid.size)
@@ -46,20 +46,20 @@ class GridDensity(Density):
 
     @classmethod
     def joined(cls, densities: Sequence[Self]) -> Self:
-        """All subjects' heights."""
+        """Join all subjects' heights."""
         return replace(densities[0], heights=torch.cat([density.heights for density in densities]))
 
     @classmethod
     def beside(cls, densities: Sequence[Self]) -> Self:
-        """All experts' heights; they must share a grid."""
+        """Join all experts' heights, which must share a grid."""
         return replace(densities[0], heights=torch.cat([density.heights for density in densities], 1))
 
     def expected(self) -> Self:
-        """The mean of the subjects' densities."""
+        """Return the mean of the subjects' densities."""
         return replace(self, heights=self._mean.unsqueeze(0))
 
     def subject(self, share: float) -> Self:
-        """One subject's heights."""
+        """Return one subject's heights."""
         number = int(share * len(self.heights))
         return replace(self, heights=self.heights[number : number + 1])
 
@@ -76,37 +76,37 @@ class GridDensity(Density):
         return self.heights.cumsum(2) * self.grid.step
 
     def entropy(self) -> Tensor:
-        """The mean of the subjects' own."""
+        """Return the mean of the subjects' entropies."""
         return -(self.heights * self.heights.log()).sum(2).mean(0) * self.grid.step
 
     def cross_entropy(self, other: "GridDensity") -> Tensor:
-        """Linear in p_s and in log p_t: the means of both serve all pairs at the cost of one."""
+        """Return the cross-entropy of all pairs, from the means of p_s and of log p_t, in which it is linear."""
         return -(self._mean * other._mean_log).sum(1) * self.grid.step
 
     def wasserstein(self, other: "GridDensity") -> Tensor:
-        """E_s of the area between the cumulative distributions."""
+        """Return E_s of the area between the cumulative distributions."""
         return (self._cumulative - other._cumulative).abs()[..., :-1].sum(2).mean(0) * self.grid.step
 
     def reverse_floor(self) -> Tensor:
-        """-log of the area under the subjects' geometric mean."""
+        """Return -log of the area under the subjects' geometric mean."""
         return -(self._mean_log.exp().sum(1) * self.grid.step).log()
 
     def summary(self) -> NoReturn:
-        """Refused."""
+        """Raise an error: a summary does not exist."""
         raise InputError(
             f"A prior of {self.name} densities keeps one density per subject and cannot be summarised; fit density "
             "gaussian to keep no number of any single subject."
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The heights."""
+        """Return the heights."""
         return {"heights": self.heights}
 
     def settings(self) -> dict[str, float]:
-        """The grid."""
+        """Return the grid."""
         return {"low": self.grid.low, "high": self.grid.high, "step": self.grid.step}
 
 
 def grid_from_settings(settings: Mapping[str, float], default: BinGrid) -> BinGrid:
-    """The grid that settings tell of, the rest as in `default`."""
+    """Return the grid of stored settings, with missing ones from `default`."""
     return BinGrid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))

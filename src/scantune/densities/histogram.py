@@ -22,14 +22,14 @@ class Histogram(GridDensity):
 
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
-        """Settings are `low`, `high` and `step` of the bins' centres."""
+        """Return a histogram of no subject; settings are `low`, `high` and `step` of the bins' centres."""
         return cls(torch.empty(0, 0, 0), grid_from_settings(settings or {}, HISTOGRAM_GRID))
 
     def smooth(self, shares: Tensor) -> Tensor:
-        """Nothing."""
+        """Return the shares as they are."""
         return shares
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
-        """From heights and grid."""
+        """Restore a density from heights and grid."""
         return cls(tensors["heights"], grid_from_settings(settings or {}, HISTOGRAM_GRID))

@@ -39,27 +39,27 @@ class KDE(GridDensity):
 
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
-        """Settings are `alpha`, and `low`, `high` and `step` of the grid."""
+        """Return a KDE of no subject; settings are `alpha`, and `low`, `high` and `step` of the grid."""
         return cls.from_tensors({"heights": torch.empty(0, 0, 0)}, settings)
 
     def smooth(self, shares: Tensor) -> Tensor:
-        """The convolution."""
+        """Convolve the shares with the kernel."""
         return shares @ _kernel(self.grid, self.alpha, shares.dtype, shares.device)
 
     def settings(self) -> dict[str, float]:
-        """Grid and alpha."""
+        """Return grid and alpha."""
         return {**super().settings(), "alpha": self.alpha}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
-        """From heights, grid and alpha."""
+        """Restore a density from heights, grid and alpha."""
         told = settings or {}
         return cls(tensors["heights"], grid_from_settings(told, BinGrid()), float(told.get("alpha", ALPHA)))
 
 
 @lru_cache(maxsize=8)
 def _kernel(grid: BinGrid, alpha: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`(from point, to point)`; a kernel that reaches over the end keeps all its weight on the grid."""
+    """Return the kernel `(from point, to point)`; beyond the grid's ends it keeps its weight on the grid."""
     # To share a value between two points widens it by step^2 / 6 on average, which the kernel makes up for.
     variance = 1 / (2 * alpha) - grid.step**2 / 6
     points = grid.points()

@@ -9,7 +9,7 @@ from scantune.kernels import usable
 
 
 def moments(values: Tensor, weights: Tensor | None, center: Tensor | None = None) -> Tensor:
-    """Sums about a center; far from it, squares would cancel.
+    """Sum values and squares about a center, since far from it squares would cancel.
 
     Args:
         values: `(slices, experts, *spatial)`; of half precision, they are summed in single precision.
@@ -71,5 +71,5 @@ class _OnePass(torch.autograd.Function):
 
 
 def _spread(each: Tensor, like: Tensor) -> Tensor:
-    """Numbers of experts `(experts,)`, as `(1, experts, 1, ...)`."""
+    """Reshape numbers of experts `(experts,)` to `(1, experts, 1, ...)`."""
     return each.view(1, -1, *[1] * (like.ndim - 2))

@@ -24,7 +24,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def find_method(name: str) -> type[Method]:
-    """A method by its name.
+    """Return a method by its name.
 
     Raises:
         InputError: There is no such method.

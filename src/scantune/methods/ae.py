@@ -89,7 +89,7 @@ class AE(Method):
 
     @property
     def starts_at_source(self) -> bool:
-        """Not where A^x is drawn, nor with instance norms in it."""
+        """Return whether A^x starts as the identity; it does not if its weights are drawn."""
         return self.options.start == "identity" or not self._adapts
 
     @property
@@ -97,7 +97,10 @@ class AE(Method):
         return self.options.moving in ("adaptors", "all")
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
-        """Puts the adaptors in where the autoencoders read; how A^x really starts is up to `start`."""
+        """Insert the adaptors at the layers that the autoencoders read.
+
+        `start` sets how A^x starts.
+        """
         self._require_layers(network)
         if not self._adapts:
             return network
@@ -108,18 +111,18 @@ class AE(Method):
         )
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Takes a copy of the autoencoders to where the network is, and listens to the network."""
+        """Copy the autoencoders to the network's device, and listen to the network."""
         super().prepare(network)
         self.adaptors = network.adaptors if isinstance(network, AdaptedNetwork) else None
         self.autoencoders = deepcopy(self.helper).to(next(network.parameters()).device).eval().requires_grad_(False)
         self.views = AutoencoderInputs(network, self.task, self.layers).__enter__()
 
     def finish(self) -> None:
-        """Stops listening."""
+        """Remove the hooks."""
         self.views.__exit__()
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:
-        """Draws A^x, and pulls it to the identity where that is the choice."""
+        """Draw the weights of A^x, and pull it to the identity if that is chosen."""
         if self.starts_at_source or self.adaptors is None:
             return
         self.adaptors.image.draw(generator, centred=self.options.start == "centred")
@@ -128,12 +131,12 @@ class AE(Method):
             pull_to_identity(self.adaptors.image, images, generator)
 
     def measure(self, batch: Batch) -> Statistics:
-        """Number of values and sum of squared errors, `(2,)`, of each autoencoder that counts."""
+        """Return number of values and sum of squared errors, `(2,)`, of each autoencoder in use."""
         self._require_dimensions(self.network.image(batch.images))
         return squared_errors(self.autoencoders, self.views(batch.images), batch.padding)
 
     def terms(self, statistics: Statistics) -> Terms:
-        """The sum of the mean squared errors, and the weighted orthogonality."""
+        """Return the sum of the mean squared errors plus the weighted orthogonality."""
         errors = mean_errors(statistics)
         total = torch.stack(list(errors.values())).sum()
         features = [] if self.adaptors is None else list(self.adaptors.by_position().values())
@@ -189,7 +192,7 @@ class AutoencoderInputs:
         self._normalized: Tensor = inputs[0].clone()  # the task network may overwrite its input
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        """Of images `(slices, channels, *spatial)`: what each autoencoder reads, `(slices, its channels, *spatial)`."""
+        """Run images `(slices, channels, *spatial)` and return what each autoencoder reads, of its own width."""
         recording = self.record(images)
         seen = {"xn": self._normalized}
         for name, layers in self.features.items():
@@ -200,7 +203,7 @@ class AutoencoderInputs:
 
 
 def squared_errors(autoencoders: Autoencoders, views: Mapping[str, Tensor], padding: Tensor | None) -> Statistics:
-    """Number of values and sum of squared errors of each autoencoder, `(2,)` each; they add up over slices.
+    """Return number of values and sum of squared errors of each autoencoder, `(2,)` each; both add up over slices.
 
     Args:
         autoencoders: They may be more than the views.
@@ -224,14 +227,14 @@ def squared_errors(autoencoders: Autoencoders, views: Mapping[str, Tensor], padd
 
 
 def mean_errors(statistics: Statistics) -> dict[str, Tensor]:
-    """Mean squared errors from `squared_errors`; zero where nothing was counted."""
+    """Return mean squared errors from `squared_errors`; zero if nothing was counted."""
     return {name: total / count.clamp_min(1) for name, (count, total) in statistics.items()}
 
 
 def pull_to_identity(
     adaptor: ImageAdaptor, volume: Volume, generator: torch.Generator, steps: int = 100, rate: float = 1e-3
 ) -> None:
-    """Trains A^x to give back the slices of a scan, as an option of the authors' code."""
+    """Train A^x to reproduce the slices of a scan, as an option of the authors' code."""
     adam = torch.optim.Adam(adaptor.parameters(), rate)
     for _ in range(steps):
         images = volume.draw(8, generator).images

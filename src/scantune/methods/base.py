@@ -34,7 +34,7 @@ class Terms:
     valid: bool | Tensor = True
 
     def detached(self) -> "Terms":
-        """The same numbers, without what they were computed from."""
+        """Return the same numbers without their autograd graph."""
         return Terms(self.objective.detach(), {name: value.detach() for name, value in self.parts.items()}, self.valid)
 
 
@@ -95,7 +95,7 @@ class Method(ABC):
 
     @classmethod
     def require_task(cls, task: Task) -> None:
-        """Says so where the method is not for a task."""
+        """Raise an error if the method does not apply to a task."""
         if task.name in cls.refuses:
             raise InputError(
                 f"Method {cls.name} does not apply to {task.name}: {cls.refuses[task.name]}. Choose another method, "
@@ -104,7 +104,7 @@ class Method(ABC):
 
     @property
     def steady(self) -> bool:
-        """Whether the objective is the same function throughout a run; quasi-Newton steps make sense only then."""
+        """Return whether the objective stays the same function in a run, which quasi-Newton steps need."""
         return True
 
     @property
@@ -128,11 +128,11 @@ class Method(ABC):
 
     @property
     def starts_at_source(self) -> bool:
-        """Whether a run starts at the source network; where not, its result is compared with that all the same."""
+        """Return whether a run starts at the source network; if not, its result is still compared with the source."""
         return True
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
-        """The network with what moves in it; by default adaptors, where these are to move.
+        """Insert further parameters into the network; by default adaptors, if these are chosen to move.
 
         Args:
             network: A copy that the method may change.
@@ -145,45 +145,45 @@ class Method(ABC):
         return self.fast_path.representative(volume)
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:
-        """What moves, by name."""
+        """Return the parameters that move, by name."""
         return PARAMETER_CHOICES[self.options.moving](network)
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Makes a frozen copy of the network ready; called once, before the first step."""
+        """Prepare a frozen copy of the network; called once, before the first step."""
         self.network = network
 
     def start(self, volume: Volume, generator: torch.Generator) -> None:  # noqa: B027
-        """Sets the moving parameters to where a run starts, if not at the source; called once, after `prepare`."""
+        """Set the moving parameters to where a run starts, if not at the source; called once, after `prepare`."""
 
     def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:  # noqa: B027
-        """Called before the objective is evaluated for the `step`-th time, from 0; for what a step fixes beforehand."""
+        """Fix what a step needs beforehand; called before the `step`-th evaluation of the objective, from 0."""
 
     def finish(self) -> None:  # noqa: B027
-        """Lets go of what `prepare` took hold of; called once, after the last step."""
+        """Release what `prepare` acquired; called once, after the last step."""
 
     @abstractmethod
     def measure(self, batch: Batch) -> Statistics:
-        """Statistics of a batch that add up over slices; differentiable."""
+        """Return statistics of a batch that add up over slices, differentiable."""
 
     @abstractmethod
     def terms(self, statistics: Statistics) -> Terms:
-        """The objective, from the statistics of a whole volume or of a batch."""
+        """Return the objective, from the statistics of a whole volume or of a batch."""
 
 
 class ClosedForm(Method):
     """A method that knows its answer and takes one step to it, without gradients."""
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
-        """As it is: `moving` plays no part."""
+        """Return the network as it is; `moving` has no effect."""
         return network
 
     @abstractmethod
     def moved(self, network: AdaptableNetwork) -> dict[str, Tensor]:
-        """The tensors of the network that `solve` sets, by name."""
+        """Return the tensors of the network that `solve` sets, by name."""
 
     @abstractmethod
     def solve(self, batches: Iterable[Batch]) -> None:
-        """Sets them to the answer; `batches` can be gone through more than once."""
+        """Set the tensors to the solution; `batches` can be iterated more than once."""
 
 
 def measure_batches(method: Method, volume: Volume, size: int) -> Iterable[Statistics]:

@@ -44,7 +44,7 @@ class BatchNorm(ClosedForm):
     options: BatchNormOptions
 
     def moved(self, network: AdaptableNetwork) -> dict[str, Tensor]:
-        """The running statistics."""
+        """Return the running statistics."""
         return {
             f"{name}.{key}": getattr(layer, key)
             for name, layer in _layers(network).items()
@@ -52,7 +52,7 @@ class BatchNorm(ClosedForm):
         }
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Watches what goes into the norm layers."""
+        """Listen to the inputs of the norm layers."""
         super().prepare(network)
         self.layers = _layers(network)
         self._inputs: dict[str, Tensor] = {}
@@ -61,12 +61,12 @@ class BatchNorm(ClosedForm):
         ]
 
     def finish(self) -> None:
-        """Removes the hooks."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def solve(self, batches: Iterable[Batch]) -> None:
-        """One pass over the scan per layer: what a layer sees depends on the layers before it."""
+        """Set the statistics layer by layer with a pass each, since a layer's input depends on earlier layers."""
         self._run(next(iter(batches)))
         slices = sum(len(batch.images) for batch in batches)
         share = slices / (slices + self.options.strength)
@@ -79,7 +79,7 @@ class BatchNorm(ClosedForm):
             layer.running_var.lerp_(seen.variance[0].to(layer.running_var), share)
 
     def measure(self, batch: Batch) -> Statistics:
-        """Moments of the standardised inputs of all layers."""
+        """Return moments of the standardised inputs of all layers."""
         self._run(batch)
         statistics = {}
         for name, values in self._inputs.items():
@@ -91,7 +91,7 @@ class BatchNorm(ClosedForm):
         return statistics
 
     def terms(self, statistics: Statistics) -> Terms:
-        """KL of the standard normal, which training made of the inputs, and the scan's; mean of channels, of layers."""
+        """Return KL of the standard normal (training) and the scan's Gaussian, mean over channels, then over layers."""
         layers = []
         for value in statistics.values():
             scan = Gaussian.estimate(value)
@@ -101,7 +101,7 @@ class BatchNorm(ClosedForm):
         return Terms(divergence, {"divergence": divergence})
 
     def _moments(self, name: str, batch: Batch) -> Tensor:
-        """Additive moments of one layer's input, in double precision."""
+        """Return additive moments of one layer's input, in double precision."""
         self._run(batch)
         values = self._inputs[name].double()
         return Gaussian.measure(values, image_weights(batch.padding, values))
@@ -118,7 +118,7 @@ class BatchNorm(ClosedForm):
 
 
 def _layers(network: nn.Module) -> dict[str, _BatchNorm]:
-    """The batch norms that have running statistics, by name."""
+    """Return the batch norms that have running statistics, by name."""
     found = {
         name: module
         for name, module in network.named_modules()

@@ -68,32 +68,32 @@ class DAE(Method):
         self.helper = helper
 
     def prepare(self, network: AdaptableNetwork) -> None:
-        """Takes a copy of the denoiser to where the network is."""
+        """Copy the denoiser to the network's device."""
         super().prepare(network)
         self.denoiser = deepcopy(self.helper).to(next(network.parameters()).device).eval().requires_grad_(False)
         fold_batch_norm(self.denoiser)
 
     def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:  # noqa: ARG002
-        """Now and then, denoises the present prediction of the whole volume."""
+        """Denoise the present prediction of the whole volume every `refresh` steps."""
         self.fresh = step % self.options.refresh == 0
         if self.fresh:
             self.targets = self._denoised(volume)
 
     def measure(self, batch: Batch) -> Statistics:
-        """Twice the overlap and the sum of both, per class, `(2, classes)`; of the slices the denoiser's grid holds."""
+        """Return twice the overlap and the sum of both, `(2, classes)`, in the slices of the denoiser's grid."""
         predicted = exclusive_probabilities(self.task.probabilities(self.network(batch.images)), self.task.exclusive)
         target = self.targets[batch.slices]
         known = target.sum(1, keepdim=True) > 0.5
         return {"dice": overlap_sums(predicted * known, target)}
 
     def terms(self, statistics: Statistics) -> Terms:
-        """One minus the mean Dice over classes."""
+        """Return one minus the mean Dice over classes."""
         dice = mean_dice(statistics["dice"])
         return Terms(1 - dice, {"dice": dice}, self.fresh)
 
     @torch.no_grad()
     def _denoised(self, volume: Volume, batch: int = 8) -> Tensor:
-        """What the denoiser makes of the prediction, `(slices, classes, *spatial)`."""
+        """Return the denoised prediction, `(slices, classes, *spatial)`."""
         parts = [self.task.probabilities(self.network(part.images)) for part in volume.batches(batch)]
         predicted = exclusive_probabilities(torch.cat(parts), self.task.exclusive)
         if predicted.shape[1] != self.denoiser.classes:
@@ -109,7 +109,7 @@ class DAE(Method):
 
 
 def exclusive_probabilities(probabilities: Tensor, already: bool) -> Tensor:
-    """Probabilities of exclusive classes, background first, `(slices, classes, *spatial)`, in single precision.
+    """Return probabilities of exclusive classes, background first, in single precision or better.
 
     Args:
         probabilities: `(slices, channels, *spatial)`.
@@ -127,7 +127,7 @@ def exclusive_probabilities(probabilities: Tensor, already: bool) -> Tensor:
 
 
 def overlap_sums(one: Tensor, other: Tensor) -> Tensor:
-    """Twice the overlap, and the sum of both, per class; they add up over slices.
+    """Return twice the overlap and the sum of both, per class; they add up over slices.
 
     Args:
         one: `(slices, classes, *spatial)`.
@@ -141,5 +141,5 @@ def overlap_sums(one: Tensor, other: Tensor) -> Tensor:
 
 
 def mean_dice(sums: Tensor) -> Tensor:
-    """The mean over classes of the soft Dice, from `overlap_sums`."""
+    """Return the mean over classes of the soft Dice, from `overlap_sums`."""
     return (sums[0] / (sums[1] + EPSILON)).mean()

@@ -21,7 +21,7 @@ class Entropy(Method):
     }
 
     def measure(self, batch: Batch) -> Statistics:
-        """Number of pixels and sum of their entropies."""
+        """Return the number of pixels and the sum of their entropies."""
         probabilities = at_least_float32(self.task.probabilities(self.network(batch.images)))
         entropy = -_xlogx(probabilities)
         if not self.task.exclusive:
@@ -32,7 +32,7 @@ class Entropy(Method):
         return {"entropy": torch.stack([torch.as_tensor(pixels).to(counted), counted.sum()])}
 
     def terms(self, statistics: Statistics) -> Terms:
-        """The mean over pixels."""
+        """Return the mean entropy of the pixels."""
         pixels, total = statistics["entropy"]
         entropy = total / pixels.clamp_min(1)
         return Terms(entropy, {"entropy": entropy})

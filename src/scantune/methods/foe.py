@@ -54,7 +54,7 @@ class FoEOptions(MethodOptions):
 
     @property
     def minimises_energy(self) -> bool:
-        """Whether the CNN term is the energy of the prior."""
+        """Return whether the CNN term is the energy of the prior."""
         chosen = (self.divergence, self.reference, self.weighting, self.layers)
         return chosen == ("kl", "subjects", "layer", "all")
 
@@ -102,7 +102,7 @@ class FoECNN(Method):
 
     @property
     def steady(self) -> bool:
-        """Whether the objective stays the same: no random subject, and no layers that join."""
+        """Return whether the objective stays the same: no random subject, and no layers that join."""
         return self.options.reference != "random" and self.options.schedule == "all"
 
     def reference_density(self, density: Density) -> Density:

@@ -55,15 +55,15 @@ class Instance(Method):
     }
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:
-        """With a correction for every slice of the scan."""
+        """Add a correction of the velocities of every slice."""
         return CorrectedNetwork(network, volume.images)
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:
-        """The corrections."""
+        """Return the corrections."""
         return {name: parameter for name, parameter in network.named_parameters() if name == "correction"}
 
     def measure(self, batch: Batch) -> Statistics:
-        """Numbers of values and their sums, `(2,)`: one minus the correlation, the corrections' squared gradients."""
+        """Return count and sum, `(2,)` each, of one minus the correlation and of the corrections' squared gradients."""
         output = self.network(batch.images)
         alike, weights = atlas_correlation(output, batch, self.network.channels, self.options.window)
         squares = spatial_gradients(self.network.beside(batch.images)[-1]).square().sum((1, 2))
@@ -73,7 +73,7 @@ class Instance(Method):
         }
 
     def terms(self, statistics: Statistics) -> Terms:
-        """Their means, the second by its weight."""
+        """Return the weighted sum of both means."""
         unlike, roughness = (_mean(statistics[name]) for name in ("unlike", "roughness"))
         objective = unlike + self.options.smoothness * roughness
         return Terms(objective, {"unlike": unlike, "roughness": roughness})
@@ -86,7 +86,7 @@ def _mean(statistics: Tensor) -> Tensor:
 def atlas_correlation(
     output: Mapping[str, Tensor], batch: Batch, channels: int | None, window: int = 9
 ) -> tuple[Tensor, Tensor]:
-    """Squared correlations of warped atlas and scan in the window about each pixel, and what each pixel counts.
+    """Return the squared correlation of warped atlas and scan in a window about each pixel, and the pixels' weights.
 
     The picture is the scan itself: what a normaliser makes of it is for the network to look at. Padding counts nothing.
     """

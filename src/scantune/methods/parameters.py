@@ -15,12 +15,12 @@ Parameters = dict[str, nn.Parameter]
 
 
 def normalizer(network: AdaptableNetwork) -> Parameters:
-    """N_phi, as in the paper."""
+    """Return the parameters of N_phi, as in the paper."""
     return {f"normalizer.{name}": parameter for name, parameter in network.normalizer.named_parameters()}
 
 
 def norm_affine(network: AdaptableNetwork) -> Parameters:
-    """Scales and shifts of the task network's norm layers, as in Wang et al. 2020; any norm, 2D or 3D."""
+    """Return scales and shifts of the task network's norm layers, as in Wang et al. 2020; any norm, 2D or 3D."""
     found = {
         f"{name}.{key}": parameter
         for name, module in network.named_modules()
@@ -36,7 +36,7 @@ def norm_affine(network: AdaptableNetwork) -> Parameters:
 
 
 def adaptors(network: AdaptableNetwork) -> Parameters:
-    """The adaptors that were put in, as in He et al. 2021."""
+    """Return the parameters of the inserted adaptors, as in He et al. 2021."""
     found = {name: parameter for name, parameter in network.named_parameters() if name.startswith("adaptors.")}
     if not found:
         raise InputError(
@@ -47,7 +47,7 @@ def adaptors(network: AdaptableNetwork) -> Parameters:
 
 
 def everything(network: AdaptableNetwork) -> Parameters:
-    """Every parameter of normaliser and task network, and of adaptors where there are some."""
+    """Return every parameter of normaliser, task network and adaptors."""
     return dict(network.named_parameters())
 
 

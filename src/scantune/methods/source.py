@@ -15,17 +15,17 @@ class Source(Method):
     name: ClassVar[str] = "source"
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
-        """As it is."""
+        """Return the network as it is."""
         return network
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:  # noqa: ARG002
-        """None."""
+        """Return no parameters."""
         return {}
 
     def measure(self, batch: Batch) -> Statistics:
-        """Nothing is measured."""
+        """Return a constant."""
         return {"nothing": batch.images.new_zeros(1)}
 
     def terms(self, statistics: Statistics) -> Terms:
-        """A constant."""
+        """Return a constant objective."""
         return Terms(statistics["nothing"].sum(), {})

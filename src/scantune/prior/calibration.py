@@ -53,17 +53,17 @@ class EnergyLevels:
 
     @property
     def low(self) -> float:
-        """Nine of ten new source subjects are above it."""
+        """Return the energy that nine of ten held-out source subjects exceed."""
         return self.middle * (self.middle / self.typical)
 
     @property
     def sound(self) -> bool:
-        """Whether they rise from above 0; only the last, which older files do not know, may be infinite."""
+        """Return whether the levels rise from above 0; only `far`, unknown to older files, may be infinite."""
         return 0 < self.middle <= self.typical <= self.far and math.isfinite(self.typical)
 
     @classmethod
     def of(cls, held_out: Sequence[float], training: Sequence[float] = ()) -> Self:
-        """From energies of held-out subjects, and of training subjects among themselves, one left out at a time."""
+        """Estimate levels from energies of held-out subjects, and of training subjects each left out in turn."""
         energies = [torch.tensor(group, dtype=torch.double) for group in (held_out, training) if len(group)]
         groups = [group.clamp_min(MIN_ENERGY).log() for group in energies]
         middle = float(torch.quantile(groups[0], 0.5))
@@ -88,13 +88,13 @@ class Coverage:
 
     @classmethod
     def of(cls, scans: Sequence[tuple[Tensor, Tensor | None]]) -> Self:
-        """From volumes `(slices, channels, *spatial)` and their padding."""
+        """Measure the coverage of volumes `(slices, channels, *spatial)` with their padding."""
         slices = [float(len(volume)) for volume, _ in scans]
         shares = [image_share(mask) for _, mask in scans]
         return cls((min(slices), max(slices)), (min(shares), max(shares)))
 
     def remarks(self, slices: int, padding: Tensor | None) -> list[str]:
-        """Sentences about a scan that shows much less than source scans do."""
+        """Return sentences about a scan that shows much less than source scans do."""
         found = []
         if slices < 0.5 * self.slices[0]:
             few, many = (f"{number:.0f}" for number in self.slices)
@@ -133,24 +133,24 @@ class Calibration:
 
     @classmethod
     def of(cls, held_out: Energies, training: Energies, proportions: Tensor, coverage: Coverage | None = None) -> Self:
-        """From energies, the proportions `(subjects, structures)` of source subjects, and what their scans show."""
+        """Build a calibration from energies, proportions `(subjects, structures)` and the coverage of source scans."""
         spread = proportions.std(0, correction=0).clamp_min(1e-3)
         levels = EnergyLevels.of(*(family_energies(energies, "cnn") for energies in (held_out, training)))
         return cls(levels, proportions.mean(0).float().cpu(), spread.float().cpu(), coverage, held_out, training)
 
     @property
     def typical(self) -> float:
-        """The energy in nats up to which a scan counts as typical."""
+        """Return the energy in nats up to which a scan counts as typical."""
         return self.levels.typical
 
     def reading(self, energy: float) -> Reading:
-        """What an energy says about a scan."""
+        """Return the reading of an energy."""
         if energy <= self.levels.typical:
             return "typical"
         return "shifted" if energy <= self.levels.far else "far out"
 
     def readings(self, energies: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Reading]]:
-        """The same for every group of every family whose energies of source subjects are known."""
+        """Return the readings of all groups of all families with known energies of source subjects."""
         found: dict[str, dict[str, Reading]] = {}
         for family, groups in energies.items():
             for group, energy in groups.items():
@@ -162,7 +162,7 @@ class Calibration:
         return found
 
     def oddness(self, counts: Tensor) -> float:
-        """How far the proportions of a prediction are from the source's, in deviations of the oddest structure.
+        """Return how far a prediction's proportions are from the source's, in deviations of the most unusual structure.
 
         Args:
             counts: Pixels of each structure `(structures,)`, background left out.
@@ -173,11 +173,11 @@ class Calibration:
         return float(((shares - self.shares) / self.spread).abs().max())
 
     def summarised(self) -> Self:
-        """Without any number of a single subject."""
+        """Return a copy without numbers of single subjects."""
         return replace(self, held_out={}, training={})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored in a model file."""
+        """Return the tensors that a model file stores."""
         levels = self.levels
         stored = {"typical": torch.tensor([levels.typical]), "shares": self.shares, "spread": self.spread}
         stored["levels"] = torch.tensor([levels.middle, levels.typical, levels.far])
@@ -189,7 +189,7 @@ class Calibration:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `tensors`; files of older versions know the typical level alone."""
+        """Restore a calibration from `tensors`; files of older versions know the typical level alone."""
         typical = float(tensors["typical"][0])
         levels = EnergyLevels(typical, typical, math.inf)
         if "levels" in tensors:
@@ -226,24 +226,24 @@ class Calibration:
 
 
 def family_energies(energies: Energies, family: str) -> list[float]:
-    """Each subject's energy of a family: the mean over its groups."""
+    """Return each subject's energy of a family, the mean over its groups."""
     groups = [values.tolist() for key, values in energies.items() if key.startswith(f"{family}/")]
     return [fmean(each) for each in zip(*groups, strict=True)]
 
 
 def image_share(padding: Tensor | None) -> float:
-    """The share of the network's field that is image."""
+    """Return the share of the network's field of view that is image, not padding."""
     return 1.0 if padding is None else 1 - float(padding.float().mean())
 
 
 def structure_counts(labels: Tensor, structures: int) -> Tensor:
-    """Pixels of each structure of a label map, background left out, `(structures,)`."""
+    """Count the pixels of each structure of a label map, without background, `(structures,)`."""
     return torch.bincount(labels.flatten(), minlength=structures + 1)[1 : structures + 1]
 
 
 @torch.no_grad()
 def predicted_proportions(network: nn.Module, volume: Tensor, task: Task | None = None, batch: int = 8) -> Tensor:
-    """Share of each structure in the predicted foreground of a volume, `(structures,)`; by default segmented."""
+    """Return the share of each structure in the predicted foreground of a volume, `(structures,)`."""
     training = network.training
     network.eval()
     task = task or Segmentation.detect(network, volume[:1])

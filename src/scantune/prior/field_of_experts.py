@@ -84,7 +84,7 @@ class FieldOfExperts:
         training: Iterable[tuple[Tensor, Tensor | None]] = (),
         task: Task | None = None,
     ) -> Self:
-        """A copy that knows what is typical of source subjects.
+        """Return a copy with a calibration on source subjects.
 
         Args:
             network: The network the prior was fitted on.
@@ -106,7 +106,7 @@ class FieldOfExperts:
         return replace(self, calibration=known)
 
     def _energies_of(self, network: nn.Module, scans: Iterable[tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
-        """Energies of scans by group, `family/layer` -> `(scans,)`; those without enough patches have no PCA energy."""
+        """Return energies of scans, `family/layer` -> `(scans,)`; without enough patches a scan has no PCA energy."""
         found: dict[str, list[float]] = {}
         for volume, mask in scans:
             for family, groups in self.energies(with_enough_patches(self.statistics(network, volume, mask))).items():
@@ -115,11 +115,11 @@ class FieldOfExperts:
         return {key: torch.tensor(values) for key, values in found.items()}
 
     def layers(self) -> list[str]:
-        """Every layer whose features the experts read."""
+        """Return every layer whose features the experts read."""
         return list(dict.fromkeys(layer for f in self.families.values() for layer in f.experts.layers()))
 
     def measure(self, recording: Recording, padding: Tensor | None = None) -> Statistics:
-        """Additive statistics of one batch, differentiable."""
+        """Return additive statistics of one batch, differentiable."""
         return {
             f"{name}/{group}": part
             for name, family in self.families.items()
@@ -127,14 +127,14 @@ class FieldOfExperts:
         }
 
     def energies(self, statistics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-        """Expected divergence of each group of each family that has statistics, scalars; in nats, unless `compared`."""
+        """Return the expected divergence of each layer of each family with statistics; in nats, unless `compared`."""
         present = {key.split("/")[0] for key in statistics}
         return {n: family.compare(statistics) for n, family in self.families.items() if n in present}
 
     def compared(
         self, divergence: Divergence, refer: Callable[[Density], Density], layers: Container[str] | None = None
     ) -> Self:
-        """A copy whose `energies` are another divergence, from other densities.
+        """Return a copy whose `energies` are another divergence, from other densities.
 
         Args:
             divergence: What is computed instead of the expected KL.
@@ -152,7 +152,7 @@ class FieldOfExperts:
 
     @torch.no_grad()
     def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
-        """Statistics of a whole volume, batch by batch, in double precision."""
+        """Return statistics of a whole volume, summed over batches in double precision."""
         total: Statistics = {}
         training = network.training
         network.eval()
@@ -166,7 +166,7 @@ class FieldOfExperts:
         return total
 
     def energy(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None) -> float:
-        """The FoE-CNN divergence of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.
+        """Return the FoE-CNN energy of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.
 
         Args:
             network: The network the prior was fitted on, plain or behind a normaliser.
@@ -182,11 +182,11 @@ class FieldOfExperts:
         return float(torch.stack(list(groups.values())).mean())
 
     def floor(self) -> float:
-        """The smallest energy that any scan can reach, in nats."""
+        """Return the smallest energy that any scan can reach, in nats."""
         return float(torch.stack([layer.floor() for layer in self.families["cnn"].layers.values()]).mean())
 
     def require_fit(self, network: nn.Module) -> None:
-        """Raises an error that says so if the prior was not fitted on this network's architecture."""
+        """Raise an error if the prior was fitted on another architecture than the network's."""
         modules = Recorder(network, self.layers()).modules
         for layer, experts in self._channels():
             channels = getattr(modules.get(layer.split("@")[0]), "out_channels", experts)
@@ -197,7 +197,7 @@ class FieldOfExperts:
                 )
 
     def _channels(self) -> Iterator[tuple[str, int]]:
-        """Layers, and how many channels the experts expect there."""
+        """Yield layers, and how many channels the experts expect there."""
         for name, layer in self.families["cnn"].layers.items():
             yield name, layer.center.numel()
         if "pca" in self.families:
@@ -205,24 +205,24 @@ class FieldOfExperts:
             yield from ((layer, len(patches.tensors()["mean"])) for layer in patches.layers())
 
     def summarised(self) -> Self:
-        """A copy that holds seven numbers per expert and none of any single subject; Gaussian densities only."""
+        """Return a copy with seven numbers per expert and none of a single subject; Gaussian densities only."""
         known = None if self.calibration is None else self.calibration.summarised()
         plain = self._with_families(lambda family: family.with_layers(lambda layer: layer.summarised()))
         return replace(plain, calibration=known)
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
-        """The same prior for a network whose batch norms were folded into its convolutions."""
+        """Return the prior for a network whose batch norms were folded into its convolutions."""
         return self._with_families(lambda family: family.folded(maps))
 
     def to(self, device: torch.device) -> Self:
-        """A copy on a device."""
+        """Return a copy on a device."""
         return self._with_families(lambda family: family.to(device))
 
     def _with_families(self, change: Callable[[ExpertFamily], ExpertFamily]) -> Self:
         return replace(self, families={name: change(family) for name, family in self.families.items()})
 
     def without(self, name: str) -> Self:
-        """A copy without one family of experts."""
+        """Return a copy without one family of experts."""
         return replace(self, families={key: value for key, value in self.families.items() if key != name})
 
     def only(self, names: Container[str]) -> Self:
@@ -251,7 +251,7 @@ class FieldOfExperts:
         return [layer for layer in known if layer in wanted]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every number, by name, as a model file stores them."""
+        """Return every number, by name, as a model file stores them."""
         return {key: value.contiguous() for key, value in self._tensors()}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -263,7 +263,7 @@ class FieldOfExperts:
                 yield f"{name}/{key}", value
 
     def record(self) -> dict[str, Any]:
-        """Everything but the numbers, as JSON."""
+        """Return everything but the numbers, as JSON."""
         return {
             "families": {name: family.record() for name, family in self.families.items()},
             "subjects": self.subjects,
@@ -273,7 +273,7 @@ class FieldOfExperts:
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `record` and `tensors`."""
+        """Restore a prior from its `record` and `tensors`."""
         families = {
             name: ExpertFamily.restore(name, entry, without_prefix(tensors, f"{name}/"))
             for name, entry in record["families"].items()
@@ -283,12 +283,12 @@ class FieldOfExperts:
         return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
 
     def save(self, path: str | Path) -> None:
-        """Writes the prior alone to a `.safetensors` file."""
+        """Write the prior alone to a `.safetensors` file."""
         write_tensors(Path(path), self.tensors(), {"scantune-prior": json.dumps(self.record())})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a prior written by `save`; nothing is unpickled."""
+        """Read a prior written by `save`, without unpickling anything."""
         tensors, metadata = read_tensors(Path(path))
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")

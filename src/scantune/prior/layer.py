@@ -41,7 +41,7 @@ class LayerExperts:
 
     @classmethod
     def from_moments(cls, moments: Gaussian) -> Self:
-        """With Gaussians, from the raw (not standardised) moments `(subjects, experts)` of the training subjects."""
+        """Standardise Gaussians given by raw moments `(subjects, experts)` of the training subjects."""
         center = moments.mean.mean(0)
         pooled = moments.variance.mean(0) + moments.mean.var(0, correction=0)
         energy = (pooled + center.square()).mean()
@@ -52,20 +52,20 @@ class LayerExperts:
         return cls(center.float(), scale.float(), kept, Gaussian(mean.float(), variance.float()))
 
     def measure(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Additive statistics `(statistics, experts)` of outputs `(slices, experts, *spatial)`."""
+        """Return additive statistics `(statistics, experts)` of outputs `(slices, experts, *spatial)`."""
         return self.density.measure(values, weights, Standardization(self.center, self.scale))
 
     def compare(self, statistics: Tensor) -> Tensor:
-        """Mean over the kept experts of the divergence of a scan from the training subjects, a scalar."""
+        """Return the divergence of a scan from the training subjects, mean over the kept experts, a scalar."""
         return self._mean(self.divergence.value(self.density, self.density.estimate(statistics)))
 
     def floor(self) -> Tensor:
-        """The smallest value `compare` can take, a scalar; NaN where that is not known."""
+        """Return the smallest value of `compare`, a scalar; NaN if it is not known."""
         least = self.divergence.floor(self.density)
         return self.center.new_tensor(torch.nan) if least is None else self._mean(least)
 
     def left_out(self) -> Tensor:
-        """What `compare` gives of each training subject, left out of the others, `(subjects,)`; of one, nothing."""
+        """Compare each training subject with the others, `(subjects,)`; empty for a single subject."""
         number = len(next(iter(self.density.tensors().values())))
         each = [self.density.subject((subject + 0.5) / number) for subject in range(number)]
         if number < 2:
@@ -77,32 +77,32 @@ class LayerExperts:
         return torch.where(self.kept, values, 0).sum() / self.kept.sum()
 
     def folded(self, affine: Affine) -> Self:
-        """For outputs that went through an affine map; the standardised outputs stay what they were."""
+        """Return the experts for outputs that went through an affine map; standardised outputs stay the same."""
         scale, shift = affine.scale.to(self.center), affine.shift.to(self.center)
         return replace(self, center=self.center * scale + shift, scale=self.scale * scale)
 
     def summarised(self) -> Self:
-        """Without any per-subject number."""
+        """Return a copy without per-subject numbers."""
         return replace(self, density=self.density.summary())
 
     def to(self, device: torch.device) -> Self:
-        """On a device."""
+        """Return a copy on a device."""
         tensors = {key: value.to(device) for key, value in self.density.tensors().items()}
         density = type(self.density).from_tensors(tensors, self.density.settings())
         return type(self)(self.center.to(device), self.scale.to(device), self.kept.to(device), density, self.divergence)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored, the density's tensors after the standardisation."""
+        """Return the tensors that are stored: standardisation, then density."""
         own = {"center": self.center, "scale": self.scale, "kept": self.kept.to(torch.uint8)}
         return own | {f"density.{key}": value for key, value in self.density.tensors().items()}
 
     def record(self) -> dict[str, Any]:
-        """The form of the density and its settings."""
+        """Return the form of the density and its settings."""
         return {"density": self.density.name, **self.density.settings()}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `record` and `tensors`."""
+        """Restore the experts from `record` and `tensors`."""
         settings = {key: value for key, value in record.items() if key != "density"}
         density = STORED[record["density"]].from_tensors(without_prefix(tensors, "density."), settings)
         restored = cls(tensors["center"], tensors["scale"], tensors["kept"].bool(), density)
@@ -135,13 +135,13 @@ class ExpertFamily:
     layers: dict[str, LayerExperts]
 
     def measure(self, recording: Recording, padding: Tensor | None) -> Iterator[tuple[str, Tensor]]:
-        """Additive statistics of one batch by group, differentiable."""
+        """Yield additive statistics of one batch by layer, differentiable."""
         for group, values, weights in self.experts.outputs(recording, padding):
             if group in self.layers:
                 yield group, self.layers[group].measure(values, weights)
 
     def compare(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Divergence of each group, scalars; the statistics' names are `family/group`."""
+        """Return the divergence of each layer, scalars, from statistics named `family/layer`."""
         each = [statistics[f"{self.experts.name}/{group}"] for group in self.layers]
         return dict(zip(self.layers, self._side_by_side.compare(torch.cat(each, 1)).unbind(), strict=True))
 
@@ -150,22 +150,22 @@ class ExpertFamily:
         return _SideBySide.of(list(self.layers.values()))
 
     def with_layers(self, change: Callable[[LayerExperts], LayerExperts]) -> Self:
-        """A copy with every layer changed."""
+        """Return a copy with every layer changed."""
         return replace(self, layers={group: change(layer) for group, layer in self.layers.items()})
 
     def folded(self, maps: Mapping[str, Affine]) -> Self:
-        """For a network whose layers' outputs went through affine maps."""
+        """Return the family for a network whose layers' outputs went through affine maps."""
         experts, left = self.experts.folded(maps)
         layers = {g: layer.folded(left[g]) if g in left else layer for g, layer in self.layers.items()}
         return type(self)(experts, layers)
 
     def to(self, device: torch.device) -> Self:
-        """On a device."""
+        """Return a copy on a device."""
         tensors = {key: value.to(device) for key, value in self.experts.tensors().items()}
         return replace(self.with_layers(lambda layer: layer.to(device)), experts=replace(self.experts, **tensors))  # type: ignore[type-var]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What is stored, by name."""
+        """Yield the tensors that are stored, by name."""
         for key, value in self.experts.tensors().items():
             yield f"experts/{key}", value
         for group, layer in self.layers.items():
@@ -173,13 +173,13 @@ class ExpertFamily:
                 yield f"{group}/{key}", value
 
     def record(self) -> dict[str, Any]:
-        """Everything but the tensors, as JSON."""
+        """Return everything but the tensors, as JSON."""
         groups = {group: layer.record() for group, layer in self.layers.items()}
         return {"experts": self.experts.record(), "groups": groups}
 
     @classmethod
     def restore(cls, name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `record` and `tensors`."""
+        """Restore the family from `record` and `tensors`."""
         experts = EXPERTS[name].restore(record["experts"], without_prefix(tensors, "experts/"))
         layers = {
             name: LayerExperts.restore(entry, without_prefix(tensors, f"{name}/"))
@@ -237,11 +237,11 @@ class _SideBySide:
         return cls(density, layers[0].divergence, torch.cat([each.kept for each in layers]), torch.block_diag(*rows))  # type: ignore[no-untyped-call]
 
     def compare(self, statistics: Tensor) -> Tensor:
-        """Mean divergence of each group, `(groups,)`, from statistics `(statistics, experts)`."""
+        """Return the mean divergence of each layer, `(layers,)`, from statistics `(statistics, experts)`."""
         values = self.divergence.value(self.density, self.density.estimate(statistics))
         return self.shares.to(values) @ torch.where(self.kept, values, 0)
 
 
 def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start so, without that start."""
+    """Return the tensors whose names have a prefix, by names without it."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
