@@ -102,7 +102,7 @@ class Density(ABC):
 
     @abstractmethod
     def reverse_floor(self) -> Tensor:
-        """Return the smallest E_s KL(p_t || p_s), `(experts,)`: -log int exp(E_s log p_s), reached at that integrand."""
+        """Return the smallest E_s KL(p_t || p_s), `(experts,)`: -log int exp(E_s log p_s)."""
 
     @abstractmethod
     def summary(self) -> "Density":

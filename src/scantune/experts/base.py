@@ -22,16 +22,16 @@ class Experts(ABC):
 
     @property
     def fixed(self) -> bool:
-        """Whether the shapes of outputs are known before the features are."""
+        """Return whether the shapes of outputs do not depend on the features."""
         return True
 
     @abstractmethod
     def layers(self) -> list[str]:
-        """The layers whose features the experts read."""
+        """Return the layers whose features the experts read."""
 
     @abstractmethod
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
-        """The experts' outputs on one batch, group by group.
+        """Yield the experts' outputs on one batch, layer by layer.
 
         Args:
             recording: A forward pass that has the features of `layers()`.
@@ -40,7 +40,7 @@ class Experts(ABC):
 
     @abstractmethod
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
-        """The experts for a network whose layers' outputs went through affine maps.
+        """Return the experts for a network whose layers' outputs went through affine maps.
 
         Returns:
             The experts, and the maps that their own outputs went through, by group.
@@ -48,20 +48,20 @@ class Experts(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored in a model file, besides the record."""
+        """Return the tensors that a model file stores."""
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """Settings, as JSON."""
+        """Return the settings, as JSON."""
 
     @classmethod
     @abstractmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `record` and `tensors`."""
+        """Restore the experts from `record` and `tensors`."""
 
 
 def image_weights(padding: Tensor | None, like: Tensor) -> Tensor | None:
-    """1 where a feature pixel's whole cell is free of padding, `(slices, 1, *spatial)` at the feature's resolution."""
+    """Return 1 where a feature pixel's whole cell is free of padding, `(slices, 1, *spatial)`, else 0."""
     if padding is None:
         return None
     size = like.shape[2:]
@@ -73,5 +73,5 @@ def image_weights(padding: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """In single precision or better: moments of half-precision features would drown in rounding."""
+    """Convert to single precision or better, since moments of half-precision features drown in rounding."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -29,11 +29,11 @@ class CNNExperts(Experts):
     output: Task | None = None
 
     def layers(self) -> list[str]:
-        """All chosen layers."""
+        """Return all chosen layers."""
         return list(self.chosen)
 
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
-        """The features themselves, one group per layer."""
+        """Yield the features themselves, layer by layer."""
         for layer in self.chosen:
             features = recording.features[layer]
             yield layer, features, image_weights(padding, features)
@@ -42,25 +42,25 @@ class CNNExperts(Experts):
             yield OUTPUT, probabilities, image_weights(padding, probabilities)
 
     def narrowed(self, groups: Container[str]) -> Self:
-        """The experts of some groups alone."""
+        """Return the experts of some layers alone."""
         chosen = tuple(layer for layer in self.chosen if layer in groups)
         return replace(self, chosen=chosen, output=self.output if OUTPUT in groups else None)
 
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
-        """A channel stays the same channel; its outputs are mapped."""
+        """Return the same experts, whose outputs are mapped."""
         return self, {layer: maps[layer] for layer in self.chosen if layer in maps}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the experts are the network's own filters."""
+        """Return no tensors, since the experts are the network's own filters."""
         return {}
 
     def record(self) -> dict[str, Any]:
-        """The layers, and the reading of the output where it counts."""
+        """Return the layers, and how the output is read if its channels are experts."""
         output = {} if self.output is None else {"output": task_record(self.output)}
         return {"layers": list(self.chosen), **output}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:  # noqa: ARG003
-        """From a model file."""
+        """Restore the experts from a model file."""
         output = task_from_record(record["output"]) if "output" in record else None
         return cls(tuple(record["layers"]), output)

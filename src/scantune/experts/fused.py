@@ -21,7 +21,7 @@ class StatisticsProgram(ABC):
 
     @abstractmethod
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """ReLU of values + bias, and the statistics of values + bias.
+        """Return ReLU(values + bias), and the statistics of values + bias.
 
         Args:
             values: `(slices, channels, *spatial)`, channels last in memory.
@@ -36,7 +36,7 @@ class StatisticsProgram(ABC):
     def slopes(
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
-        """The gradient with respect to the values, from those of the statistics and of the activations."""
+        """Return the gradient with respect to the values, from those of statistics and activations."""
 
 
 class MomentsOnGPU(StatisticsProgram):
@@ -53,7 +53,7 @@ class MomentsOnGPU(StatisticsProgram):
         self.units = torch.stack([torch.ones_like(each), each, each.square()])
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The statistics are `(3, channels)`."""
+        """Return the activations and moments `(3, channels)`."""
         from scantune.kernels.triton import moments
 
         assert bias is not None
@@ -62,7 +62,7 @@ class MomentsOnGPU(StatisticsProgram):
     def slopes(
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
-        """One multiplication and one addition a pixel, beside the ReLU's."""
+        """Return the gradient: one multiplication and one addition per pixel, beside the ReLU's."""
         from scantune.kernels.triton import moments
 
         assert bias is not None
@@ -73,7 +73,7 @@ class MomentsOnCPU(MomentsOnGPU):
     """The same on a CPU, where the bias was added before."""
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The statistics are `(3, channels)`."""
+        """Return the activations and moments `(3, channels)`."""
         assert bias is None
         activations, sums = rows.activate(values, weights, self.center)
         return activations, _numbered(sums, values, weights) * self.units
@@ -86,7 +86,7 @@ class MomentsOnCPU(MomentsOnGPU):
         statistics: Tensor,
         activations: Tensor,
     ) -> Tensor:
-        """One multiplication and one addition a pixel, beside the ReLU's."""
+        """Return the gradient: one multiplication and one addition per pixel, beside the ReLU's."""
         assert bias is None
         _, total, squares = statistics * self.units
         offset, factor = (total - 2 * squares * self.center).float(), (2 * squares).float()
@@ -106,7 +106,7 @@ class BinCountsOnGPU(StatisticsProgram):
         self.rise, self.start, self.points = rise, start, points
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The statistics are `(1 + points, channels)`."""
+        """Return the activations and counts `(1 + points, channels)`."""
         from scantune.kernels.triton import binning
 
         assert bias is not None
@@ -115,7 +115,7 @@ class BinCountsOnGPU(StatisticsProgram):
     def slopes(
         self, values: Tensor, bias: Tensor | None, weights: Tensor | None, statistics: Tensor, activations: Tensor
     ) -> Tensor:
-        """A look at a table a pixel, beside the ReLU's."""
+        """Return the gradient: one table look-up per pixel, beside the ReLU's."""
         from scantune.kernels.triton import binning
 
         assert bias is not None
@@ -147,7 +147,7 @@ class MeasuredReLU(nn.Module):
         self.batch = BatchState()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Maps outputs `(slices, channels, *spatial)` of a convolution to activations."""
+        """Map outputs `(slices, channels, *spatial)` of a convolution to activations."""
         if not self.batch.expected:
             return torch.relu(values if self.bias is None else values + self.bias.to(values.dtype).view(-1, 1, 1))
         weights = image_weights(self.batch.padding, values)
@@ -169,7 +169,7 @@ class FusedLayers:
 
     @classmethod
     def on_gpu(cls, task: nn.Module, programs: Mapping[str, StatisticsProgram], others: Collection[str]) -> Self:
-        """Finds units in a frozen task network, and changes them in place; kernels compute what the network did.
+        """Replace the ReLUs of a frozen task network in place, whose outputs and statistics kernels compute.
 
         Args:
             task: The task network, whose batch norms are folded.
@@ -186,7 +186,7 @@ class FusedLayers:
 
     @classmethod
     def on_cpu(cls, task: nn.Module, programs: Mapping[str, StatisticsProgram]) -> Self:
-        """The same on a CPU, of convolutions whose weights, and so their features, lie channels last."""
+        """Replace ReLUs likewise on a CPU, behind convolutions whose weights lie channels last."""
         found = {}
         for name, container, conv, relu in _measured(task, programs):
             if conv.weight.stride(1) == 1 and conv.weight.dtype == torch.float32:
@@ -194,12 +194,12 @@ class FusedLayers:
         return cls(found)
 
     def expect(self, padding: Tensor | None) -> None:
-        """Says that the next batch is to be measured, and which of its pixels are padding."""
+        """Measure the next batch, in which `padding` marks pixels to leave out."""
         for activation in self.activations.values():
             activation.batch.expected, activation.batch.padding = True, padding
 
     def statistics(self) -> Iterator[tuple[str, Tensor]]:
-        """What was measured of the latest batch, `(statistics, channels)` by layer."""
+        """Yield the statistics of the latest batch, `(statistics, channels)` by layer."""
         for name, activation in self.activations.items():
             assert activation.batch.statistics is not None
             yield name, activation.batch.statistics
@@ -211,12 +211,12 @@ class FusedLayers:
 def _measured(
     task: nn.Module, programs: Mapping[str, StatisticsProgram]
 ) -> list[tuple[str, nn.Sequential, nn.Conv2d, str]]:
-    """Those of `_pairs` that are measured; only a layer that is called once has one set of statistics."""
+    """Return those of `_pairs` that are measured; a layer called twice would have two sets of statistics."""
     return [pair for pair in _pairs(task) if pair[0] in programs and f"{pair[0]}@2" not in programs]
 
 
 def _pairs(task: nn.Module) -> Iterator[tuple[str, nn.Sequential, nn.Conv2d, str]]:
-    """Names and convolutions that feed nothing but a ReLU, their containers and the ReLUs' names there."""
+    """Yield each convolution that feeds only a ReLU: name, container, convolution, the ReLU's name there."""
     for prefix, container in task.named_modules():
         if not isinstance(container, nn.Sequential):
             continue
@@ -251,7 +251,7 @@ class _Activate(torch.autograd.Function):
 
 
 def _numbered(statistics: Tensor, values: Tensor, weights: Tensor | None) -> Tensor:
-    """Statistics `(statistics, channels)` below the number of pixels that they are of."""
+    """Put the number of counted pixels above statistics `(statistics, channels)`."""
     pixels = values.numel() / values.shape[1]
     number = statistics.new_full((1,), pixels) if weights is None else weights.sum(dtype=statistics.dtype).view(1)
     return torch.cat([number.expand(1, values.shape[1]), statistics])

@@ -36,7 +36,7 @@ class PatchSettings:
 
     @classmethod
     def for_dimensions(cls, dimensions: int) -> Self:
-        """The paper's patches in 2D; half the side in 3D, where 16 would mean 4096 numbers a patch."""
+        """Return the paper's patches in 2D, and half the side in 3D, where 16 would mean 4096 numbers a patch."""
         return cls() if dimensions == 2 else cls(size=8, stride=4)
 
 
@@ -61,15 +61,15 @@ class PCAExperts(Experts):
 
     @property
     def fixed(self) -> bool:
-        """Where all patches are gone through, not the active ones alone."""
+        """Return whether loadings of all patches are computed, not of active ones alone."""
         return self.settings.size == 2 * self.settings.stride
 
     def layers(self) -> list[str]:
-        """The last layer alone."""
+        """Return the last layer alone."""
         return [self.layer]
 
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
-        """Loadings `(slices, channels * components, *positions)`, counted where the patch is active.
+        """Yield loadings `(slices, channels * components, *positions)`, counted where the patch is active.
 
         At strides other than half the patch's side, of active patches alone: `(1, channels * components, patches)`.
         """
@@ -88,7 +88,7 @@ class PCAExperts(Experts):
         yield self.layer, loadings + bias.view(1, -1, *[1] * (loadings.ndim - 2)), weights
 
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
-        """Undoes the layer's affine map in the filters, so that the loadings stay what they were."""
+        """Undo the layer's affine map in the filters, so that the loadings stay the same."""
         if self.layer not in maps:
             return self, {}
         shape = (-1, *[1] * (self.mean.ndim - 1))
@@ -97,16 +97,16 @@ class PCAExperts(Experts):
         return undone, {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Components and mean."""
+        """Return components and mean."""
         return {"components": self.components, "mean": self.mean}
 
     def record(self) -> dict[str, Any]:
-        """Layer, patch settings and the reading of the output."""
+        """Return layer, patch settings and how the output is read."""
         return {"layer": self.layer, "patches": asdict(self.settings), "task": task_record(self.task)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """From a model file."""
+        """Restore the experts from a model file."""
         task = task_from_record(record["task"])
         settings = settings_from_table(PatchSettings, record["patches"], "the recorded patches")
         components, mean = tensors["components"], tensors["mean"]
@@ -139,7 +139,7 @@ class PatchScatter:
     _patch: tuple[int, ...] = field(default=(), repr=False)
 
     def add(self, recording: Recording, padding: Tensor | None) -> None:
-        """Adds the active patches of one batch."""
+        """Add the active patches of one batch."""
         features = at_least_float32(recording.features[self.layer])
         if not has_patches(features, self.settings):
             return
@@ -163,7 +163,7 @@ class PatchScatter:
         self._scatter += away.transpose(1, 2) @ away
 
     def experts(self) -> PCAExperts | None:
-        """The leading components of each channel; None when there were too few active patches."""
+        """Return experts with the leading components of each channel; None if there were too few active patches."""
         if self._origin is None or self._sum is None or self._scatter is None:
             return None
         if self.number <= self.settings.components:
@@ -181,14 +181,14 @@ class PatchScatter:
 
 
 def has_patches(features: Tensor, settings: PatchSettings) -> bool:
-    """Whether features `(slices, channels, *spatial)` are large enough for one patch."""
+    """Return whether features `(slices, channels, *spatial)` are large enough for one patch."""
     return min(features.shape[2:]) >= settings.size
 
 
 def active_patches(
     recording: Recording, features: Tensor, task: Task, settings: PatchSettings, padding: Tensor | None
 ) -> Tensor:
-    """1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
+    """Return 1 where a patch is active, `(slices, 1, *positions)`; no gradient passes the selection."""
     output = recording.output
     if task.pointwise and isinstance(output, Tensor) and output.shape[2:] == features.shape[2:]:
         probability = at_least_float32(task.foreground(_centres(output.detach(), settings)))
@@ -203,7 +203,7 @@ def active_patches(
 
 
 def _centres(values: Tensor, settings: PatchSettings) -> Tensor:
-    """The values `(slices, channels, *spatial)` at the centres of patches, `(slices, channels, *positions)`."""
+    """Return values `(slices, channels, *spatial)` at the centres of patches, `(slices, channels, *positions)`."""
     for axis in range(2, values.ndim):
         positions = (values.shape[axis] - settings.size) // settings.stride + 1
         centres = torch.arange(positions, device=values.device) * settings.stride + settings.size // 2

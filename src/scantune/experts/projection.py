@@ -15,7 +15,7 @@ MAX_KERNEL_COMPONENTS = 16
 
 
 def all_loadings(features: Tensor, components: Tensor, stride: int) -> Tensor:
-    """Loadings of all patches whose side is twice the stride: each is made of 2, 4 or 8 blocks of the stride's side.
+    """Compute the loadings of all patches whose side is twice the stride, from blocks of the stride's side.
 
     Every block is multiplied once with each part of the components that it may be; the loadings of a patch are the sum
     of what its blocks gave. A convolution would do the same, many times slower for filters of this size.
@@ -79,14 +79,14 @@ class _Multiplied(torch.autograd.Function):
 
 
 def _parts(components: Tensor, stride: int) -> Tensor:
-    """Components `(channels, components, *patch)` in parts, `(channels, pixels of a block, parts * components)`."""
+    """Split components `(channels, components, *patch)` into `(channels, pixels of a block, parts * components)`."""
     dimensions = components.ndim - 2
     parts = _blocks(components, stride, dimensions).flatten(2 + dimensions).flatten(2, 1 + dimensions)
     return parts.permute(0, 3, 2, 1).flatten(2)
 
 
 def _shares(products: Tensor) -> list[Tensor]:
-    """What the blocks `(channels, slices, *counts, parts, components)` give to the patches that they are parts of."""
+    """Return what blocks `(channels, slices, *counts, parts, components)` add to each patch that they belong to."""
     dimensions = products.ndim - 4
     shares = []
     for part in range(2**dimensions):
@@ -119,7 +119,7 @@ class _Projected(torch.autograd.Function):
 
 
 def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: Tensor) -> Tensor:
-    """Loadings of some patches, which alone are cut out; for strides at which patches overlap many times.
+    """Compute the loadings of some patches, for strides at which patches overlap many times.
 
     Args:
         features: `(slices, channels, *spatial)`.
@@ -149,7 +149,7 @@ def chosen_loadings(features: Tensor, components: Tensor, stride: int, chosen: T
 
 
 def _blocks(values: Tensor, side: int, dimensions: int) -> Tensor:
-    """Spatial axes, cut into blocks: `(..., *spatial)` becomes `(..., *counts, *block)`; what is left over is not."""
+    """Split spatial axes into blocks, `(..., *spatial)` to `(..., *counts, *block)`; an incomplete block is dropped."""
     first = values.ndim - dimensions
     for axis in range(dimensions):
         at = first + 2 * axis

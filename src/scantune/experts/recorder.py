@@ -66,7 +66,7 @@ class Recorder:
         self._pass = _Pass()
 
     def __call__(self, images: Tensor) -> Recording:
-        """Runs the network on `(slices, channels, *spatial)`."""
+        """Run the network on `(slices, channels, *spatial)`."""
         recording = self._run(images)
         changed = {name for name, kept in recording.features.items() if kept._version != self._pass.versions[name]}
         if changed:
@@ -95,12 +95,12 @@ class Recorder:
 
 
 def task_network(network: nn.Module) -> nn.Module:
-    """S_theta: the part behind the normaliser; a plain network is all task network."""
+    """Return S_theta, the part behind the normaliser; a plain network is all task network."""
     return network.task if isinstance(network, AdaptableNetwork) else network
 
 
 def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None) -> list[str]:
-    """Names of the expert layers in the order in which the network calls them.
+    """Return names of the expert layers in the order in which the network calls them.
 
     By default every convolution before any norm layer, except the last one called, which is the classifier.
 

@@ -13,13 +13,16 @@ __all__ = ["usable"]
 
 
 def usable(tensor: Tensor) -> bool:
-    """Whether kernels can take a tensor; compilers fuse the plain twins themselves."""
+    """Return whether kernels can take a tensor; compilers fuse the plain twins themselves."""
     return tensor.is_cuda and not torch.compiler.is_compiling() and works(tensor.device)
 
 
 @cache
 def works(device: torch.device) -> bool:
-    """Whether a first kernel gives what it should: Triton may be missing, or its C compiler, or the GPU too old."""
+    """Return whether a first kernel gives the right result.
+
+    Triton or its C compiler may be missing, or the GPU too old.
+    """
     if find_spec("triton") is None:
         return False
     from scantune.kernels.triton.bump import bump

@@ -30,12 +30,12 @@ class AdaptableNetwork(nn.Module):
 
     @classmethod
     def default(cls, classes: int = 4, channels: int = 1, dimensions: int = 2, width: int = 16) -> Self:
-        """The paper's N_phi and U-Net, untrained."""
+        """Build the paper's N_phi and U-Net, untrained."""
         return cls(Normalizer(channels, dimensions=dimensions), UNet(channels, classes, width, dimensions=dimensions))
 
     @classmethod
     def around(cls, network: nn.Module, channels: int | None = None, dimensions: int | None = None) -> Self:
-        """Puts an identity-initialised normaliser in front of a network that has none.
+        """Put an identity-initialised normaliser in front of a network that has none.
 
         The result starts exactly at the network's own predictions. The network itself is shared, not copied.
 
@@ -62,24 +62,24 @@ class AdaptableNetwork(nn.Module):
         return cls(normalizer if reference is None else normalizer.to(reference), network)
 
     def forward(self, x: Tensor) -> Any:
-        """Maps images `(slices, channels, *spatial)` to whatever the task network gives."""
+        """Map images `(slices, channels, *spatial)` to the output of the task network."""
         return self.task(self.normalized(self.image(x)), *self.beside(x))
 
     def image(self, x: Tensor) -> Tensor:
-        """The part of an input that is normalised."""
+        """Return the part of an input that is normalised."""
         return block_means(x if self.channels is None else x[:, : self.channels], self.shrink)
 
     def beside(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The part of an input that is not."""
+        """Return the part of an input that is not normalised."""
         return () if self.channels is None else (x[:, self.channels :],)
 
     def normalized(self, image: Tensor) -> Tensor:
-        """What the task network sees of an image."""
+        """Return the image that the task network sees."""
         return self.normalizer(image)  # type: ignore[no-any-return]
 
 
 def block_means(images: Tensor, factor: int) -> Tensor:
-    """The means of blocks of images `(slices, channels, *spatial)`; the last ones may be smaller."""
+    """Average blocks of images `(slices, channels, *spatial)`; the last ones may be smaller."""
     if factor == 1:
         return images
     pool = F.avg_pool2d if images.ndim == 4 else F.avg_pool3d

@@ -45,7 +45,7 @@ class ImageAdaptor(nn.Module):
         self._set_identity(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps an image `(slices, channels, *spatial)` to one of the same shape."""
+        """Map an image `(slices, channels, *spatial)` to one of the same shape."""
         for layer in (self.first, self.second):
             x = layer(x)
             x = F.leaky_relu(instance_norm_without_scale(x) if self.instance_norm else x, LEAKY_SLOPE)
@@ -54,7 +54,10 @@ class ImageAdaptor(nn.Module):
 
     @torch.no_grad()
     def _set_identity(self, channels: int) -> None:
-        """Two hidden channels carry u and -u: leaky(u) - leaky(-u) = (1 + slope) u. The others are there to learn."""
+        """Let two hidden channels carry u and -u, since leaky(u) - leaky(-u) = (1 + slope) u.
+
+        The others are there to learn.
+        """
         there = torch.eye(channels)
         pair = torch.cat([there, -there])
         own = slice(2 * channels)
@@ -69,7 +72,7 @@ class ImageAdaptor(nn.Module):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator, *, centred: bool = False) -> None:
-        """Draws the weights: normal, variance 2 / inputs, mean 1 / inputs (the paper's), or 0 where `centred`."""
+        """Draw the weights: normal, variance 2 / inputs, mean 1 / inputs (the paper's), or 0 if `centred`."""
         for layer in (self.first, self.second, self.last):
             inputs = layer.in_channels
             noise = torch.randn(layer.weight.shape, generator=generator)
@@ -94,12 +97,12 @@ class FeatureAdaptor(nn.Module):
         nn.init.zeros_(self.map.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps features `(slices, channels, *spatial)` to features of the same shape."""
+        """Map features `(slices, channels, *spatial)` to features of the same shape."""
         mapped: Tensor = self.map(x)
         return mapped
 
     def orthogonality(self) -> Tensor:
-        """How far the map is from keeping lengths: the squared spectral norm of W^T W - I."""
+        """Return the squared spectral norm of W^T W - I, zero if the map keeps lengths."""
         return squared_spectral_norm(_gram(_matrix(self.map)))
 
 
@@ -122,7 +125,7 @@ class Adaptors(nn.Module):
         self.features = nn.ModuleList(FeatureAdaptor(width, dimensions) for width in positions.values())
 
     def by_position(self) -> dict[str, FeatureAdaptor]:
-        """The feature adaptors, by the layer they sit behind."""
+        """Return the feature adaptors, by the layer they sit behind."""
         found = dict(zip(self.positions, self.features, strict=True))
         return {layer: adaptor for layer, adaptor in found.items() if isinstance(adaptor, FeatureAdaptor)}
 
@@ -150,7 +153,7 @@ class AdaptedNetwork(AdaptableNetwork):
         self.train(network.training)
 
     def forward(self, x: Tensor) -> Any:
-        """Maps images `(slices, channels, *spatial)` to whatever the task network gives."""
+        """Map images `(slices, channels, *spatial)` to the output of the task network."""
         # Hooks live for one call only: a copy of the network has no hooks that lead to the adaptors of the original.
         # They come first, so that whoever listens to a layer hears what the next layer gets.
         handles = [
@@ -164,7 +167,7 @@ class AdaptedNetwork(AdaptableNetwork):
                 handle.remove()
 
     def normalized(self, image: Tensor) -> Tensor:
-        """What the task network sees of an image, behind A^x and N_phi."""
+        """Return the image that the task network sees, behind A^x and N_phi."""
         return super().normalized(self.adaptors.image(image))
 
 
@@ -176,7 +179,7 @@ def insert_adaptors(
     *,
     instance_norm: bool = False,
 ) -> AdaptedNetwork:
-    """Puts adaptors into a network; they start as the identity, always as the same one.
+    """Insert adaptors into a network; they always start as the same identity.
 
     Args:
         network: It is shared, not copied.
@@ -192,7 +195,7 @@ def insert_adaptors(
 
 
 def insert_default_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
-    """Puts the paper's adaptors in: A^x, and A^1, A^2, A^3 where the task network is the paper's U-Net.
+    """Insert the paper's adaptors: A^x, and A^1, A^2, A^3 if the task network is the paper's U-Net.
 
     Args:
         network: It is shared, not copied.
@@ -209,7 +212,7 @@ def insert_default_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
 
 
 def squared_spectral_norm(matrix: Tensor, squarings: int = 10) -> Tensor:
-    """The squared spectral norm of a symmetric matrix, by power iteration; a lower bound that is mostly tight.
+    """Return the squared spectral norm of a symmetric matrix by power iteration, a mostly tight lower bound.
 
     As many squarings of the matrix make a power of 2 ^ squarings, and its longest column is a start that cannot miss
     the leading direction: same matrix, same value. The direction itself is taken as fixed by the gradient, which
@@ -237,7 +240,7 @@ def _gram(weight: Tensor) -> Tensor:
 
 
 def _matrix(layer: nn.Conv2d | nn.Conv3d) -> Tensor:
-    """The weights of a convolution of kernel 1, `(outputs, inputs)`, a view."""
+    """Return the weights of a convolution of kernel 1, `(outputs, inputs)`, a view."""
     return layer.weight.flatten(1)
 
 

@@ -46,7 +46,7 @@ class Autoencoder(nn.Module):
         self.output = kind.convolution(wide, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps `(slices, channels, *spatial)`, of any size, to its reconstruction."""
+        """Map `(slices, channels, *spatial)`, of any size, to its reconstruction."""
         sizes = []
         for convolution in self.down[:-1]:
             x = _activated(convolution(x))
@@ -64,7 +64,7 @@ class Autoencoder(nn.Module):
 
 
 def instance_norm_without_scale(x: Tensor) -> Tensor:
-    """Instance norm without scale and shift, `(slices, channels, *spatial)`; a single pixel becomes zero."""
+    """Apply an instance norm without scale and shift; a single pixel becomes zero."""
     if x.shape[2:].numel() == 1:
         return x - x
     return F.instance_norm(x)
@@ -109,25 +109,25 @@ class Autoencoders(Helper):
         return {f"f{number}": group for number, group in enumerate(self.features, 1)}
 
     def names(self) -> list[str]:
-        """Of the autoencoders, from input to output."""
+        """Return the names of the autoencoders, from input to output."""
         return list(self.networks)
 
     def layers(self) -> dict[str, tuple[str, ...]]:
-        """The layers that each feature autoencoder reads."""
+        """Return the layers that each feature autoencoder reads."""
         return {name: tuple(layer for layer, _ in group) for name, group in self._groups().items()}
 
     def positions(self) -> dict[str, int]:
-        """The layers behind which a feature adaptor sits, and their channels."""
+        """Return the layers behind which a feature adaptor sits, and their channels."""
         return dict(group[0] for group in self.features)
 
     def width(self, name: str) -> int:
-        """Channels of what an autoencoder reads."""
+        """Return the number of channels that an autoencoder reads."""
         network = self.networks[name]
         assert isinstance(network, Autoencoder)
         return network.channels
 
     def record(self) -> dict[str, Any]:
-        """Everything but the weights, as JSON."""
+        """Return everything but the weights, as JSON."""
         features = [[list(layer) for layer in group] for group in self.features]
         return {
             "channels": self.channels,
@@ -138,10 +138,10 @@ class Autoencoders(Helper):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `record`; the weights are any."""
+        """Build the autoencoders of a `record`, with random weights."""
         with torch.random.fork_rng(devices=[]):
             return cls(**record)
 
     def forward(self, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The reconstructions of what was seen, `(slices, channels, *spatial)` each, by autoencoder."""
+        """Return the reconstructions of what each autoencoder reads, `(slices, channels, *spatial)`."""
         return {name: self.networks[name](view) for name, view in views.items()}

@@ -25,7 +25,7 @@ class FastConvolution(nn.Conv2d):
     """A 3 x 3 convolution of stride 1 whose pictures keep their size."""
 
     def forward(self, input: Tensor | UpsampledAndSkip) -> Tensor:
-        """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
+        """Map `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
         if isinstance(input, UpsampledAndSkip):
             return upsampled.convolve(input, self.weight, self.bias)
         one, other = sorted((self.in_channels, self.out_channels))
@@ -45,13 +45,13 @@ class FastConvolution(nn.Conv2d):
         return super().forward(input)
 
     def takes(self, features: UpsampledAndSkip) -> bool:
-        """Whether features may come as they are, without being upsampled and joined."""
+        """Return whether features may come without being upsampled and joined."""
         frozen = not self.weight.requires_grad and (self.bias is None or not self.bias.requires_grad)
         last = self.weight.stride(1) == 1 and self.weight.dtype == features.small.dtype == features.large.dtype
         return frozen and last and features.small.device.type == "cpu" and not usable(features.small)
 
     def _is_few(self) -> bool:
-        """Whether there is a kernel for the convolution, for its gradient by features or by weights."""
+        """Return whether there is a kernel for the convolution or for one of its gradients."""
         there, back = (self.in_channels, self.out_channels), (self.out_channels, self.in_channels)
         return there in KERNEL_CHANNELS or back in KERNEL_CHANNELS or (self.weight.requires_grad and _is_summed(*there))
 
@@ -60,7 +60,7 @@ class FastPointwise(nn.Conv2d):
     """A 1 x 1 convolution of stride 1."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Maps `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
+        """Map `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
         if not usable(input):
             if input.requires_grad and not self.weight.requires_grad and not input.is_cuda:
                 return _Frozen.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
@@ -75,7 +75,7 @@ class FastPointwise(nn.Conv2d):
 
 
 def use_fast_convolutions(network: nn.Module) -> None:
-    """Lets 3 x 3 and 1 x 1 convolutions of a network be done by kernels; parameters, names and results stay."""
+    """Let our programs do a network's 3 x 3 and 1 x 1 convolutions; parameters, names and results stay."""
     for module in network.modules():
         if type(module) is not nn.Conv2d or (module.stride, module.dilation) != ((1, 1), (1, 1)) or not _plain(module):
             continue
@@ -87,14 +87,14 @@ def use_fast_convolutions(network: nn.Module) -> None:
 
 
 def _precision(features: Tensor) -> torch.dtype:
-    """What a convolution of features is computed in."""
+    """Return the precision in which a convolution of features is computed."""
     if torch.is_autocast_enabled(features.device.type):
         return torch.get_autocast_dtype(features.device.type)
     return features.dtype
 
 
 def has_float32_weight_gradient(module: nn.Module) -> bool:
-    """Whether kernels sum the gradients of a module's parameters, which they do in single precision."""
+    """Return whether kernels sum the gradients of a module's parameters in single precision."""
     if not isinstance(module, FastConvolution) or not usable(module.weight):
         return False
     one, other = sorted((module.in_channels, module.out_channels))
@@ -106,7 +106,7 @@ def _plain(module: nn.Module) -> bool:
 
 
 def taps(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights `(outputs, inputs, 3, 3)` as kernels read them, `(9, inputs, outputs)`."""
+    """Return weights `(outputs, inputs, 3, 3)` as kernels read them, `(9, inputs, outputs)`."""
     return weight.detach().to(dtype).permute(2, 3, 1, 0).reshape(9, weight.shape[1], weight.shape[0])
 
 
@@ -210,6 +210,6 @@ class _Few(torch.autograd.Function):
 
 
 def _sum(gradient: Tensor, wanted: bool) -> Tensor | None:
-    """The bias's gradient."""
+    """Return the bias's gradient."""
     precise = torch.float32 if gradient.is_cuda else torch.double
     return gradient.sum((0, 2, 3), dtype=precise).float() if wanted else None

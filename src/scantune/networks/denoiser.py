@@ -52,17 +52,17 @@ class Denoiser(Helper):
         self.classify = nn.Conv3d(width, classes, 3, padding=1, bias=False)
 
     def record(self) -> dict[str, Any]:
-        """Everything but the weights, as JSON."""
+        """Return everything but the weights, as JSON."""
         return {name: getattr(self, name) for name in ("classes", "depth", "spacing", "shrink", "width")}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `record`; the weights are any."""
+        """Build the denoiser of a `record`, with random weights."""
         with torch.random.fork_rng(devices=[]):
             return cls(**record)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps probabilities `(batch, classes, depth, height, width)` to logits of the same shape, of any size."""
+        """Map probabilities `(batch, classes, depth, height, width)` of any size to logits of the same shape."""
         depth, height, width = x.shape[2:]
         x = _filled(x)
         skips: list[Tensor] = []
@@ -78,7 +78,7 @@ class Denoiser(Helper):
 
     @torch.no_grad()
     def restore(self, probabilities: Tensor, distance: float | None = None) -> Tensor:
-        """Denoises the segmentation of a whole volume.
+        """Denoise the segmentation of a whole volume.
 
         Args:
             probabilities: `(slices, classes, height, width)`.
@@ -99,23 +99,23 @@ class Denoiser(Helper):
         return _along(answer[..., :height, :width], back, torch.zeros_like(background))
 
     def placed(self, labels: Tensor, distance: float | None = None) -> Tensor:
-        """A label volume `(slices, height, width)` at the nearest of its slices, `(depth, height, width)`."""
+        """Place a label volume `(slices, height, width)` on the grid by nearest slices, `(depth, height, width)`."""
         there, _ = self._positions(len(labels), distance)
         nearest = there.round().long().clamp(0, len(labels) - 1).to(labels.device)
         outside = _outside(there, len(labels)).to(labels.device)
         return labels[nearest].masked_fill(outside[:, None, None], 0)
 
     def pooled(self, volume: Tensor) -> Tensor:
-        """Averages `(slices, classes, height, width)` over squares; those at the border may be cut."""
+        """Average `(slices, classes, height, width)` over squares, which may be cut at the border."""
         return volume if self.shrink == 1 else F.avg_pool2d(volume, self.shrink, ceil_mode=True)
 
     def encoded(self, labels: Tensor) -> Tensor:
-        """What the network takes of labels on the grid `(depth, height, width)`: `(1, classes, depth, *pooled)`."""
+        """Encode labels on the grid `(depth, height, width)` as network input `(1, classes, depth, *pooled)`."""
         one_hot = F.one_hot(labels.long(), self.classes).movedim(-1, 1).float()
         return self.pooled(one_hot).movedim(0, 1)[None]
 
     def _positions(self, slices: int, distance: float | None) -> tuple[Tensor, Tensor]:
-        """Where the grid's slices lie among a volume's, `(depth,)`, and a volume's among the grid's, `(slices,)`.
+        """Return where the grid's slices lie among a volume's, `(depth,)`, and the reverse, `(slices,)`.
 
         The middles of the two are laid on each other. At equal spacing slices meet slices, so that nothing is blurred.
         """
@@ -129,7 +129,7 @@ class Denoiser(Helper):
 
 
 def _along(volume: Tensor, positions: Tensor, beyond: Tensor) -> Tensor:
-    """Reads a volume linearly along its slices.
+    """Interpolate a volume linearly along its slices.
 
     Args:
         volume: `(slices, classes, height, width)`.
@@ -154,7 +154,7 @@ def _outside(positions: Tensor, slices: int) -> Tensor:
 
 
 def _filled(x: Tensor) -> Tensor:
-    """Background added at the far ends, until every axis can be halved at each pooling."""
+    """Add background at the far ends, until every axis can be halved at each pooling."""
     step = 2**POOLINGS
     missing = [-size % step for size in x.shape[2:]]
     if not any(missing):

@@ -13,7 +13,7 @@ SQUARINGS = 7
 
 
 def warp(images: Tensor, displacement: Tensor) -> Tensor:
-    """Images `(slices, channels, *spatial)` at x + u(x), linearly; beyond the border they go on as they are there."""
+    """Interpolate images `(slices, channels, *spatial)` at x + u(x); border values continue outside."""
     size = images.shape[2:]
     axes = [torch.arange(length, device=images.device, dtype=displacement.dtype) for length in size]
     places = torch.stack(torch.meshgrid(*axes, indexing="ij")) + displacement
@@ -26,7 +26,7 @@ def warp(images: Tensor, displacement: Tensor) -> Tensor:
 
 
 def integrate(velocity: Tensor, squarings: int = SQUARINGS) -> Tensor:
-    """exp(v): the displacement after following a stationary velocity field for unit time, by scaling and squaring.
+    """Return exp(v), the displacement along a stationary velocity field for unit time, by scaling and squaring.
 
     The first short step is a midpoint step, so that halving it divides its error by four.
 
@@ -42,7 +42,7 @@ def integrate(velocity: Tensor, squarings: int = SQUARINGS) -> Tensor:
 
 
 def spatial_gradients(field: Tensor) -> Tensor:
-    """Central differences of a field `(slices, channels, *spatial)`, one-sided at borders, along each axis.
+    """Return central differences of a field `(slices, channels, *spatial)` along each axis, one-sided at borders.
 
     Returns:
         `(slices, channels, axes, *spatial)`; 0 along an axis of one pixel.
@@ -55,24 +55,24 @@ def spatial_gradients(field: Tensor) -> Tensor:
 
 
 def jacobian_determinant(displacement: Tensor) -> Tensor:
-    """Determinant of the Jacobian of x + u(x), `(slices, *spatial)`: not above 0 where the deformation folds."""
+    """Return the Jacobian determinant of x + u(x), `(slices, *spatial)`: not above 0 at folds."""
     jacobian = spatial_gradients(displacement).movedim((1, 2), (-2, -1))
     determinant: Tensor = torch.linalg.det(jacobian + torch.eye(displacement.shape[1]).to(displacement))
     return determinant
 
 
 def folding_share(displacement: Tensor) -> float:
-    """The share of pixels at which a deformation folds."""
+    """Return the share of pixels at which a deformation folds."""
     return float((jacobian_determinant(displacement) <= 0).float().mean())
 
 
 def roughness(field: Tensor) -> Tensor:
-    """The mean over pixels of the squared gradients of a field, a scalar; 0 for a shift of everything."""
+    """Return the mean over pixels of a field's squared gradients, a scalar; 0 for a shift of everything."""
     return spatial_gradients(field).square().sum((1, 2)).mean()
 
 
 def local_correlation(one: Tensor, other: Tensor, window: int = 9, floor: float = 1e-4) -> Tensor:
-    """Squared correlation of two images `(slices, 1, *spatial)` in the window about each pixel, from 0 to 1.
+    """Return the squared correlation (0 to 1) of images `(slices, 1, *spatial)` in a window about each pixel.
 
     Where one of them hardly varies (a variance below `floor`), the correlation tends to 0.
     """

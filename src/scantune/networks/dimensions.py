@@ -24,7 +24,7 @@ LAYER_TYPES: dict[int, LayerTypes] = {
 
 
 def layer_types(dimensions: int) -> LayerTypes:
-    """Returns the layer classes of 2D or 3D networks."""
+    """Return the layer classes of 2D or 3D networks."""
     if dimensions not in LAYER_TYPES:
         raise InputError(f"dimensions must be 2 or 3, got {dimensions!r}.")
     return LAYER_TYPES[dimensions]

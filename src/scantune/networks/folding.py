@@ -21,7 +21,7 @@ class Affine:
 
 
 def fold_batch_norm(network: nn.Module) -> dict[str, Affine]:
-    """Folds every batch norm that follows a convolution in an `nn.Sequential`, in place.
+    """Fold every batch norm that follows a convolution in an `nn.Sequential`, in place.
 
     Only neighbours in a sequential container are folded, because only there is it certain that nothing else reads
     the convolution's output. The network must be in evaluation mode and is meant to stay there.
@@ -46,7 +46,7 @@ def fold_batch_norm(network: nn.Module) -> dict[str, Affine]:
 
 
 def _pairs(network: nn.Module) -> Iterator[tuple[str, nn.Sequential, str, str]]:
-    """Yields prefix, container and child names of each convolution with a batch norm right behind it."""
+    """Yield prefix, container and child names of each convolution with a batch norm right behind it."""
     for name, container in network.named_modules():
         if not isinstance(container, nn.Sequential):
             continue

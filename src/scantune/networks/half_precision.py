@@ -23,11 +23,11 @@ class ForwardPrecision(ABC):
     @abstractmethod
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the network is run."""
+        """Set the precision while the network runs."""
 
     @abstractmethod
     def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What was made of its features, as objectives are to be made of."""
+        """Return statistics of features with gradients scaled for this precision."""
 
 
 class SinglePrecision(ForwardPrecision):
@@ -35,11 +35,11 @@ class SinglePrecision(ForwardPrecision):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Nothing is special."""
+        """Change nothing."""
         yield
 
     def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As they are."""
+        """Return the statistics as they are."""
         return dict(statistics)
 
 
@@ -51,19 +51,19 @@ class PrecisionGate(nn.Module, ABC):
         self.normalizer, self.scale, self.open = normalizer, scale, False
 
     def forward(self, image: Tensor) -> Tensor:
-        """The normalised image."""
+        """Return the normalised image."""
         return self.halved(image) if self.open else self.normalizer(image)
 
     @abstractmethod
     def halved(self, image: Tensor) -> Tensor:
-        """In half precision; the gradients that come are scaled up, those of parameters are not."""
+        """Return the normalised image in half precision, and scale gradients so that parameters get theirs unscaled."""
 
 
 class GateAfterNormalizer(PrecisionGate):
     """The normaliser is in single precision: a library sums its parameters' gradients in the precision of features."""
 
     def halved(self, image: Tensor) -> Tensor:
-        """Gradients are scaled down before they come to the normaliser."""
+        """Scale gradients down before they reach the normaliser."""
         with torch.autocast(image.device.type, enabled=False):
             return _Halve.apply(self.normalizer(image), self.scale)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -72,7 +72,7 @@ class GateInNormalizer(PrecisionGate):
     """The normaliser is in half precision too; sums over pixels are single."""
 
     def halved(self, image: Tensor) -> Tensor:
-        """Gradients are scaled down when they come to the parameters."""
+        """Scale gradients down when they reach the parameters."""
         rest = 1 / (NORMALIZER_GRADIENT_SCALE * self.scale)
         parameters = {name: _Scaled.apply(p, rest) for name, p in self.normalizer.named_parameters()}  # type: ignore[no-untyped-call]
         picture = _Scaled.apply(functional_call(self.normalizer, parameters, (image,)), NORMALIZER_GRADIENT_SCALE)  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ class HalfPrecision(ForwardPrecision):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The gate is open, and what follows computes in half precision."""
+        """Open the gate, and compute in half precision what follows."""
         self.gate.open = True
         try:
             with torch.autocast(self.device, torch.float16):
@@ -108,16 +108,19 @@ class HalfPrecision(ForwardPrecision):
             self.gate.open = False
 
     def lifted(self, statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """With gradients that are scaled up."""
+        """Scale up the gradients of the statistics."""
         return {key: _Scaled.apply(value, self.scale) for key, value in statistics.items()}  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
-        """Leaves the network as it was."""
+        """Restore the network's own normaliser."""
         self.network.normalizer = self.gate.normalizer
 
 
 def possible_gates(normalizer: nn.Module) -> list[type[PrecisionGate]]:
-    """Those that a normaliser may have, the fastest first: within it where kernels make all parameters' gradients."""
+    """Return the gates that a normaliser may have, the fastest first.
+
+    Within it only if kernels compute all parameters' gradients.
+    """
     owners = [module for module in normalizer.modules() if next(module.parameters(recurse=False), None) is not None]
     within = all(isinstance(owner, Bump) or has_float32_weight_gradient(owner) for owner in owners)
     return [GateInNormalizer, GateAfterNormalizer] if within else [GateAfterNormalizer]

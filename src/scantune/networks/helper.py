@@ -15,9 +15,9 @@ class Helper(nn.Module, ABC):
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """Everything needed to make this network again, but for its weights, as JSON."""
+        """Return everything needed to build the network again but its weights, as JSON."""
 
     @classmethod
     @abstractmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `record`; the weights are any."""
+        """Build the network of a `record`, with random weights."""

@@ -11,7 +11,7 @@ CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def set_memory_layout(network: nn.Module, layout: MemoryLayout) -> None:
-    """Lays out the weights of convolutions in place, and with them the features; no number changes but by rounding.
+    """Lay out convolution weights in place, and so the features; numbers change by rounding only.
 
     Channels last is the faster layout for convolutions, on CPUs and GPUs, and for sums over all pixels.
     """

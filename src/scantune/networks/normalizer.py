@@ -24,7 +24,7 @@ class Bump(nn.Module):
         nn.init.uniform_(self.sigma, -limit, limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps `(slices, channels, *spatial)` to the same shape, values in (0, 1]."""
+        """Map `(slices, channels, *spatial)` to the same shape, values in (0, 1]."""
         # The floor keeps a sigma that crosses zero from dividing by it.
         spread = self.sigma.square().clamp_min(1e-6)
         if usable(x):
@@ -83,7 +83,7 @@ class Normalizer(nn.Module):
 
     @classmethod
     def identity(cls, channels: int = 1, hidden: int = 16, dimensions: int = 2) -> Self:
-        """A normaliser that changes nothing until it is adapted: its last convolution is zero."""
+        """Build a normaliser that changes nothing until it is adapted: its last convolution is zero."""
         normalizer = cls(channels, hidden, dimensions)
         last = normalizer.residual[-1]
         assert isinstance(last, nn.Conv2d | nn.Conv3d)
@@ -91,6 +91,6 @@ class Normalizer(nn.Module):
         return normalizer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps an image `(slices, channels, *spatial)` to the normalised image z of the same shape."""
+        """Map an image `(slices, channels, *spatial)` to the normalised image z of the same shape."""
         delta: Tensor = self.residual(x)
         return x + delta

@@ -52,12 +52,12 @@ class AtlasSlices(nn.Module):
         self.register_buffer("labels", torch.zeros(size, dtype=torch.uint8))
 
     def fill(self, image: Tensor, labels: Tensor) -> None:
-        """Takes an image `(heights, rows, columns)` in [0, 1], and its labels."""
+        """Store an image `(heights, rows, columns)` in [0, 1], and its labels."""
         self.image.copy_((255 * image).round())
         self.labels.copy_(labels)
 
     def forward(self, heights: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The atlas at heights in mm, between its slices linearly, beyond its ends as there.
+        """Interpolate the atlas linearly at heights in mm; beyond its ends the outermost slices continue.
 
         Args:
             heights: `(slices,)`, or `(slices, depth)` for volumes.
@@ -82,7 +82,7 @@ class AtlasSlices(nn.Module):
 
 
 def centring_margins(size: Sequence[int], wanted: Sequence[int]) -> tuple[int, int, int, int]:
-    """Left, right, top and bottom margins, negative where cropped, that bring rows and columns to another size."""
+    """Return left, right, top and bottom margins, negative to crop, that change rows and columns to another size."""
     (rows, columns), (height, width) = size, wanted
     top, left = (height - rows) // 2, (width - columns) // 2
     return left, width - columns - left, top, height - rows - top
@@ -119,7 +119,7 @@ class RegistrationNetwork(nn.Module):
         nn.init.normal_(self.unet.classify.weight, 0, 1e-3)
 
     def forward(self, z: Tensor, heights: Tensor, correction: Tensor | None = None) -> dict[str, Tensor]:
-        """Bends the atlas.
+        """Bend the atlas to fit the images.
 
         Args:
             z: Normalised images `(slices, channels, *coarse)`.
@@ -147,7 +147,7 @@ class RegistrationNetwork(nn.Module):
         }
 
     def coarse_size(self, size: Sequence[int]) -> tuple[int, ...]:
-        """Of the grid of velocities, for images of a size."""
+        """Return the size of the grid of velocities, for images of a size."""
         return tuple(-(-length // self.shrink) for length in size)
 
     def _fine(self, displacement: Tensor, size: Sequence[int]) -> Tensor:
@@ -172,7 +172,7 @@ def registration_network(
     squarings: int = SQUARINGS,
     dimensions: int = 2,
 ) -> AdaptableNetwork:
-    """N_phi and the registration network, untrained, with an empty atlas; the arguments are those of their parts."""
+    """Build N_phi and the registration network, untrained, with an empty atlas."""
     shape = AtlasShape(heights, rows, columns, lowest, step)
     task = RegistrationNetwork(shape, classes, 1, width, shrink, squarings, dimensions)
     return AdaptableNetwork(Normalizer(1, dimensions=dimensions), task, channels=1, shrink=shrink)
@@ -198,11 +198,11 @@ class CorrectedNetwork(AdaptableNetwork):
         self.train(network.training)
 
     def beside(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Heights, and the corrections of the slices that have them."""
+        """Return heights, and the corrections of their slices."""
         own = (_height(x)[:, None] - self.known).abs().argmin(1)
         return (*super().beside(x), self.correction[own])
 
 
 def _height(images: Tensor) -> Tensor:
-    """A number for each slice (for each volume, the lowest height), `(slices,)`."""
+    """Return a number for each slice (for a volume its lowest height), `(slices,)`."""
     return images[:, -1].flatten(1)[:, 0]

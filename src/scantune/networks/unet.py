@@ -28,7 +28,7 @@ class ConvUnit(nn.Sequential):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Maps `(slices, inputs, *spatial)` to `(slices, outputs, *spatial)`."""
+        """Map `(slices, inputs, *spatial)` to `(slices, outputs, *spatial)`."""
         norm = self.norm
         if not (self.training and usable(input) and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d)):
             result: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ class UNet(nn.Module):
         self.classify = kind.convolution(width, classes, 1, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Maps normalised images `(slices, channels, *spatial)` to logits `(slices, classes, *spatial)`."""
+        """Map normalised images `(slices, channels, *spatial)` to logits `(slices, classes, *spatial)`."""
         least = 2 ** (len(self.down) - 1)
         if min(z.shape[2:]) < least:
             raise InputError(
@@ -93,7 +93,7 @@ class UNet(nn.Module):
         return self.classify(x)  # type: ignore[no-any-return]
 
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features as they are, and pooled."""
+        """Return features as they are, and pooled."""
         if usable(x) and x.ndim == 4 and not any(size % 2 for size in x.shape[2:]):
             from scantune.kernels.triton.pooling import halve
 
@@ -103,7 +103,7 @@ class UNet(nn.Module):
         return x, self.pool(x)
 
     def _joined(self, x: Tensor, skip: Tensor, conv: nn.Module) -> Tensor | UpsampledAndSkip:
-        """Features at the size of others, and these, for a convolution."""
+        """Join features, upsampled to the size of the skip connection, with the skip, for a convolution."""
         doubled = all(new == 2 * old for new, old in zip(skip.shape[2:], x.shape[2:], strict=True))
         if usable(x) and x.ndim == 4 and doubled and x.dtype == skip.dtype:
             from scantune.kernels.triton.upsampling import double_beside
@@ -144,12 +144,12 @@ class _Pooled(torch.autograd.Function):
 
 
 def _compact(gradient: Tensor) -> Tensor:
-    """Channels last, without gaps in memory."""
+    """Make a gradient channels last, without gaps in memory."""
     return gradient.contiguous(memory_format=CHANNELS_LAST_FORMATS[gradient.ndim])
 
 
 def upsample_by_two(x: Tensor) -> Tensor:
-    """Linear upsampling by two, `(slices, channels, *spatial)`, as a stencil.
+    """Upsample `(slices, channels, *spatial)` linearly by two, as a stencil.
 
     The same numbers as `F.interpolate`, whose gradient on a GPU adds up with atomics: slow, and in no fixed order.
     """

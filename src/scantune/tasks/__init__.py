@@ -12,7 +12,7 @@ TASKS: dict[str, type[Task]] = {"segmentation": Segmentation, "registration": Re
 
 
 def find_task(name: str) -> type[Task]:
-    """A task by its name.
+    """Return a task by its name.
 
     Raises:
         InputError: There is no such task.
@@ -23,12 +23,12 @@ def find_task(name: str) -> type[Task]:
 
 
 def task_record(task: Task) -> dict[str, Any]:
-    """A task as a model file stores it: its name and its record."""
+    """Return a task as a model file stores it: its name and its record."""
     return {"name": task.name, **task.record()}
 
 
 def task_from_record(record: Mapping[str, Any]) -> Task:
-    """The inverse of `task_record`; a record without a name is of a segmentation."""
+    """Restore a task from `task_record`; a record without a name is of a segmentation."""
     return find_task(record.get("name", Segmentation.name)).from_record(record)
 
 

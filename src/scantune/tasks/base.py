@@ -26,49 +26,49 @@ class Task(ABC):
 
     @property
     def pointwise(self) -> bool:
-        """Whether the foreground probability of a pixel depends on the output at that pixel alone."""
+        """Return whether the foreground probability of a pixel depends on the output at that pixel alone."""
         return False
 
     @abstractmethod
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        """The training loss, a scalar."""
+        """Return the training loss, a scalar."""
 
     @abstractmethod
     def probabilities(self, output: Any) -> Tensor:
-        """Class probabilities `(slices, classes, *spatial)`, from the network's raw output."""
+        """Return class probabilities `(slices, classes, *spatial)` from the network's raw output."""
 
     @abstractmethod
     def labels(self, probabilities: Tensor) -> Tensor:
-        """Labels `(slices, *spatial)`, 0 is background, from class probabilities."""
+        """Return labels `(slices, *spatial)`, 0 for background, from class probabilities."""
 
     def predict(self, output: Any) -> Tensor:
-        """The labels that a user sees, from the network's raw output."""
+        """Return the labels that a user sees, from the network's raw output."""
         return self.labels(self.probabilities(output))
 
     def maps(self, output: Any) -> dict[str, Tensor]:  # noqa: ARG002
-        """What else a result keeps of an output, `(slices, channels, *spatial)` by name."""
+        """Return further maps that a result keeps of an output, `(slices, channels, *spatial)` by name."""
         return {}
 
     def quality(self, maps: Mapping[str, Tensor]) -> dict[str, float]:  # noqa: ARG002
-        """Numbers on the maps of a scan that a manifest tells, by name."""
+        """Return numbers on the maps of a scan for its manifest, by name."""
         return {}
 
     @abstractmethod
     def foreground(self, output: Any) -> Tensor:
-        """Probability that a pixel belongs to the region of interest, `(slices, 1, *spatial)`."""
+        """Return the probability that a pixel belongs to the region of interest, `(slices, 1, *spatial)`."""
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """Everything needed to make this task again, as JSON."""
+        """Return everything needed to restore the task, as JSON."""
 
     @classmethod
     @abstractmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `record`."""
+        """Restore a task from `record`."""
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor that counts in a network's output: the first of a tuple or list, `out` of a dictionary."""
+    """Return the tensor that counts in an output: the first of a tuple or list, `out` of a dictionary."""
     if isinstance(output, Mapping):
         output = output["out"] if "out" in output else next(iter(output.values()))
     while isinstance(output, tuple | list) and output:
@@ -82,7 +82,7 @@ def main_output(output: Any) -> Tensor:
 
 
 def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """1 - soft Dice, per image and class, then the mean over images and all classes, background included.
+    """Return 1 - soft Dice per image and class, mean over images and all classes, background included.
 
     The epsilon stands in the denominator only: a class that is absent from an image scores 0 and gives no gradient.
 

@@ -34,15 +34,15 @@ class Registration(Task):
     world: World = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 
     def probabilities(self, output: Any) -> Tensor:
-        """The warped labels of the atlas, `(slices, classes, *spatial)`: fractions where a border runs through."""
+        """Return the warped labels of the atlas, `(slices, classes, *spatial)`, with fractions at borders."""
         return main_output(output)
 
     def labels(self, probabilities: Tensor) -> Tensor:
-        """The label that most of a pixel has."""
+        """Return the label with the largest share of a pixel."""
         return probabilities.argmax(1)
 
     def foreground(self, output: Any) -> Tensor:
-        """The share of any structure of the warped atlas, `(slices, 1, *spatial)`.
+        """Return the share of any structure of the warped atlas, `(slices, 1, *spatial)`.
 
         The paper does not say which patches of a registration network are active: here these are the ones on which a
         structure of the atlas has come to lie.
@@ -50,7 +50,7 @@ class Registration(Task):
         return 1 - self.probabilities(output)[:, :1]
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        """One minus the soft Dice of warped labels and the scan's, and the two further terms, by their weights."""
+        """Return one minus the soft Dice with the scan's labels, plus two weighted further terms."""
         loss = soft_dice_loss(self.probabilities(output), target)
         if self.smoothness:
             loss = loss + self.smoothness * roughness(output["velocity"])
@@ -61,16 +61,16 @@ class Registration(Task):
         return loss
 
     def maps(self, output: Any) -> dict[str, Tensor]:
-        """The displacement in pixels, `(slices, dimensions, *spatial)`."""
+        """Return the displacement in pixels, `(slices, dimensions, *spatial)`."""
         return {"displacement": output["displacement"]}
 
     def quality(self, maps: Mapping[str, Tensor]) -> dict[str, float]:
-        """The share of pixels at which the deformation folds, and how rough it is."""
+        """Return the share of pixels at which the deformation folds, and its roughness."""
         displacement = maps["displacement"]
         return {"folding": folding_share(displacement), "roughness": float(roughness(displacement))}
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the task as JSON."""
         return {
             "smoothness": self.smoothness,
             "similarity": self.similarity,
@@ -80,6 +80,6 @@ class Registration(Task):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """From JSON."""
+        """Restore the task from JSON."""
         world = tuple(tuple(float(value) for value in row) for row in record["world"])
         return cls(record["smoothness"], record["similarity"], record["atlas"], world)

@@ -49,7 +49,7 @@ class Segmentation(Task):
     @classmethod
     @torch.no_grad()
     def detect(cls, network: Callable[[Tensor], Any], images: Tensor, foreground: Foreground = None) -> Self:
-        """Finds out whether a network gives logits or probabilities, of exclusive classes or not.
+        """Detect whether a network gives logits or probabilities, of exclusive classes or not.
 
         Logits may happen to lie between 0 and 1 on a scan; probabilities do so on whatever they are made from, strong
         noise included.
@@ -79,18 +79,18 @@ class Segmentation(Task):
 
     @property
     def pointwise(self) -> bool:
-        """Yes, unless a rule says what the foreground is."""
+        """Return True, unless a rule defines the foreground."""
         return self.rule is None
 
     def probabilities(self, output: Any) -> Tensor:
-        """Class probabilities `(slices, classes, *spatial)`."""
+        """Return class probabilities `(slices, classes, *spatial)`."""
         values = main_output(output)
         if self.activation == "softmax":
             return values.softmax(1)
         return values.sigmoid() if self.activation == "sigmoid" else values
 
     def foreground(self, output: Any) -> Tensor:
-        """Probability of any foreground structure, `(slices, 1, *spatial)`."""
+        """Return the probability of any foreground structure, `(slices, 1, *spatial)`."""
         if self.rule is not None:
             return self.rule(output)
         probabilities = self.probabilities(output)
@@ -109,14 +109,14 @@ class Segmentation(Task):
         return 1 - (1 - chosen).prod(1, keepdim=True)
 
     def labels(self, probabilities: Tensor) -> Tensor:
-        """The likeliest class; of independent channels the likeliest that is above a half, or background."""
+        """Return the likeliest class; of independent channels the likeliest above a half, or background."""
         if self.exclusive:
             return probabilities.argmax(1)
         best, channel = probabilities.max(1)
         return torch.where(best > 0.5, channel + 1, 0)
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
-        """One minus the mean soft Dice, over images and all classes."""
+        """Return one minus the mean soft Dice, over images and all classes."""
         values = main_output(output)
         if self.activation == "softmax" and usable(values):
             from scantune.kernels.triton.dice import softmax_dice_loss
@@ -127,7 +127,7 @@ class Segmentation(Task):
         return soft_dice_loss(probabilities, target)
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the task as JSON."""
         if self.rule is not None:
             raise InputError(
                 "A foreground given as a function cannot be stored; give foreground= as output channels instead."
@@ -138,7 +138,7 @@ class Segmentation(Task):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """From JSON."""
+        """Restore the task from JSON."""
         structures = None if record["structures"] is None else tuple(record["structures"])
         if not isinstance(record["exclusive"], bool) or not all(
             isinstance(n, int) and n >= 0 for n in structures or ()
@@ -152,11 +152,11 @@ class Segmentation(Task):
 
 
 def _bounded(values: Tensor) -> bool:
-    """Whether no value says that it is no probability; NaN, which noise may lead to, says nothing."""
+    """Return whether all values may be probabilities; NaN, which noise may lead to, is ignored."""
     return not bool(((values < -TOLERANCE) | (values > 1 + TOLERANCE)).any())
 
 
 def _strong_noise(images: Tensor) -> Tensor:
-    """The same noise each time, of both signs, some 10,000 times as strong as scans are."""
+    """Return the same noise each time, of both signs, some 10,000 times as strong as scans are."""
     generator = torch.Generator().manual_seed(0)
     return (1e4 * torch.randn(images.shape, generator=generator)).to(images)

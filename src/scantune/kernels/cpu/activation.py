@@ -13,7 +13,7 @@ ROW_LENGTH = 1024
 
 
 def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Tensor, Tensor]:
-    """Positive parts, and sums about a center.
+    """Return positive parts, and sums about a center.
 
     Args:
         values: `(slices, channels, height, width)`, channels last in memory.
@@ -40,13 +40,13 @@ def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Te
 
 
 def _moments(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and variances of columns, by the pass that a batch norm takes over its inputs."""
+    """Return means and variances of columns, by the pass that a batch norm takes over its inputs."""
     means, variances = torch.ops.aten.batch_norm_update_stats(part, None, None, 0.0)
     return means, variances
 
 
 def _weighted(part: Tensor, middle: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of columns about a middle, and of squares, of the rows that count."""
+    """Return sums of columns about a middle, and of squares, of the rows that count."""
     away = (part - middle).mul_(counts)
     return away.sum(0), away.square_().sum(0)
 
@@ -54,7 +54,7 @@ def _weighted(part: Tensor, middle: Tensor, counts: Tensor) -> tuple[Tensor, Ten
 def activation_slopes(
     values: Tensor, weights: Tensor | None, offset: Tensor, factor: Tensor, gradient: Tensor
 ) -> Tensor:
-    """The gradient of both: weights (offset + factor values), plus that of the positive parts where there are any.
+    """Return the gradient of both: weights (offset + factor values), plus that of positive parts.
 
     Args:
         values: `(slices, channels, height, width)`, channels last in memory.
@@ -79,7 +79,7 @@ def activation_slopes(
 
 
 def _side(values: Tensor, weights: Tensor | None) -> int:
-    """How many pixels make a row; one, where each has its own weight."""
+    """Return how many pixels make a row: one, if each has its own weight."""
     channels, pixels = values.shape[1], values.numel() // values.shape[1]
     side = 1
     while weights is None and 2 * side * channels <= ROW_LENGTH and pixels % (2 * side) == 0:
@@ -88,16 +88,16 @@ def _side(values: Tensor, weights: Tensor | None) -> int:
 
 
 def _wide(each: Tensor, side: int) -> Tensor:
-    """Numbers of channels `(channels,)` for each of a row's pixels, `(side * channels,)`."""
+    """Repeat numbers of channels `(channels,)` for each of a row's pixels, `(side * channels,)`."""
     return each.expand(side, -1).reshape(-1)
 
 
 def _parts(values: Tensor, side: int) -> Sequence[Tensor]:
-    """Some rows at a time, `(rows, side * channels)`, as views."""
+    """Split values into parts of some rows, `(rows, side * channels)`, as views."""
     width = side * values.shape[1]
     return torch.split(values.movedim(1, -1).view(-1, width), max(NUMBERS_IN_CACHE // width, 1))
 
 
 def _counts(values: Tensor, weights: Tensor | None) -> Sequence[Tensor]:
-    """The weights of parts whose rows are single pixels, `(rows, 1)`."""
+    """Split weights into parts whose rows are single pixels, `(rows, 1)`."""
     return () if weights is None else torch.split(weights.reshape(-1, 1), max(NUMBERS_IN_CACHE // values.shape[1], 1))

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 def spread(picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """From one channel to many: y[p, c] = bias[c] + sum over taps of weights[t, c] picture[p + t].
+    """Convolve one channel to many: y[p, c] = bias[c] + sum over taps of weights[t, c] picture[p + t].
 
     Args:
         picture: `(slices, 1, height, width)`.
@@ -23,7 +23,7 @@ def spread(picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def gather(features: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """From many channels to one: y[p] = bias + sum over taps and channels of weights[t, c] features[p + t, c].
+    """Convolve many channels to one: y[p] = bias + sum over taps, channels of weights[t, c] features[p + t, c].
 
     One matrix product gives what every pixel sends to each of its neighbours; a library's convolution takes as long for
     one channel as for sixteen.
@@ -46,7 +46,7 @@ def gather(features: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def correlate(picture: Tensor, features: Tensor) -> Tensor:
-    """What both are to each other, `(9, channels)`: the sum over pixels of picture[p + t] features[p, c].
+    """Return the sum over pixels of picture[p + t] features[p, c], `(9, channels)`.
 
     Args:
         picture: `(slices, 1, height, width)`.
@@ -59,6 +59,6 @@ def correlate(picture: Tensor, features: Tensor) -> Tensor:
 
 
 def _shifted(offset: int, length: int) -> tuple[slice, slice]:
-    """Places along an axis whose neighbour at an offset exists, and those neighbours."""
+    """Return places along an axis whose neighbour at an offset exists, and those neighbours."""
     first, last = max(-offset, 0), length - max(offset, 0)
     return slice(first, last), slice(first + offset, last + offset)

@@ -39,12 +39,12 @@ class UpsampledAndSkip:
 
 
 def mirrored(weight: Tensor) -> Tensor:
-    """Weights of the convolution that leads from gradients of outputs to those of inputs."""
+    """Return weights of the convolution that maps gradients of outputs to those of inputs."""
     return weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
 
 
 def convolve(features: UpsampledAndSkip, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The convolution of both, upsampled ones first.
+    """Convolve both, upsampled features first.
 
     Args:
         features: The features.
@@ -84,13 +84,13 @@ class _Convolve(torch.autograd.Function):
 
 
 def _parted(weight: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    """The weights of upsampled features, and of the others."""
+    """Split weights into those of upsampled features and those of the others."""
     first, second = weight[:, :channels], weight[:, channels:]
     return first.contiguous(memory_format=torch.channels_last), second.contiguous(memory_format=torch.channels_last)
 
 
 def _corners(weight: Tensor) -> Tensor:
-    """The four convolutions of 2 x 2, `(2 * 2 * outputs, channels, 2, 2)`: by place in a pixel, row and column."""
+    """Return the four 2 x 2 convolutions, `(2 * 2 * outputs, channels, 2, 2)`: by place in a pixel, row and column."""
     outputs, channels = weight.shape[:2]
     found = _seen(weight.dtype) @ weight.permute(0, 2, 3, 1).reshape(outputs, 9, channels)
     by_place = found.view(outputs, 2, 2, 2, 2, channels).permute(1, 2, 0, 5, 3, 4)
@@ -99,7 +99,7 @@ def _corners(weight: Tensor) -> Tensor:
 
 @cache
 def _seen(dtype: torch.dtype) -> Tensor:
-    """Which of nine weights meet which of four pixels, by place: `(16, 9)`."""
+    """Return which of nine weights meet which of four pixels, by place: `(16, 9)`."""
     seen = torch.tensor(TAPS_BY_NEIGHBOUR, dtype=dtype)
     return torch.einsum("pkr,qlc->pqklrc", seen, seen).reshape(16, 9)
 
@@ -110,7 +110,7 @@ def _smoothing(weight: Tensor) -> Tensor:
 
 
 def _repeated(small: Tensor, weight: Tensor) -> Tensor:
-    """The convolution of repeated pixels, and of one more on each side: `(slices, outputs, height + 2, width + 2)`."""
+    """Convolve repeated pixels and one more on each side: `(slices, outputs, height + 2, width + 2)`."""
     wide = F.pad(small, (1, 1, 1, 1), mode="replicate")
     places = F.conv2d(wide, _corners(weight)).movedim(1, -1)
     slices, rows, columns, _ = places.shape
@@ -119,7 +119,7 @@ def _repeated(small: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gathered(gradient: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of `_repeated`."""
+    """Return the gradient of `_repeated`."""
     slices, outputs, height, width = gradient.shape
     in_rows = gradient.movedim(1, -1).reshape(slices, height // 2, 2, width // 2, 2, outputs)
     places = in_rows.transpose(2, 3).reshape(slices, height // 2, width // 2, 4 * outputs).movedim(-1, 1)
@@ -131,7 +131,7 @@ def _gathered(gradient: Tensor, weight: Tensor) -> Tensor:
 
 
 def _trim(result: Tensor, small: Tensor, weight: Tensor) -> None:
-    """Takes away what features beyond the border have added."""
+    """Subtract what features beyond the border have added."""
     slices, outputs = result.shape[:2]
     for axis in (2, 3):
         reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
@@ -141,7 +141,7 @@ def _trim(result: Tensor, small: Tensor, weight: Tensor) -> None:
 
 
 def _trim_gradient(small: Tensor, gradient: Tensor, weight: Tensor) -> None:
-    """The gradient of `_trim`."""
+    """Subtract the gradient of `_trim`."""
     slices, outputs = gradient.shape[:2]
     for axis in (2, 3):
         reach = _reach(small.shape[5 - axis], axis == 2, small.dtype)
@@ -152,7 +152,7 @@ def _trim_gradient(small: Tensor, gradient: Tensor, weight: Tensor) -> None:
 
 @cache
 def _reach(length: int, beyond: bool, dtype: torch.dtype) -> Tensor:
-    """What three weights see of a row that is upsampled, `(3 * length, 2 * length)`.
+    """Return what three weights see of a row that is upsampled, `(3 * length, 2 * length)`.
 
     Args:
         length: Of the row.

@@ -17,7 +17,7 @@ def changed(
     intensities: tuple[Tensor, Tensor],
     noise: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Augmented images and labels, of the shapes and types that came.
+    """Return augmented images and labels, of the shapes and types that came.
 
     Args:
         images: `(batch, channels, height, width)` in single precision.
@@ -38,7 +38,7 @@ def changed(
 
 @triton.jit
 def _at(picture, row, column, height, width, weight):
-    """A pixel's part of a sample; nothing outside."""
+    """Load a pixel's part of a sample; nothing outside."""
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     return weight * tl.load(picture + row * width + column, mask=inside, other=0.0)
 

@@ -26,7 +26,7 @@ ROWS, SOME = 128, 16
 
 
 def counts(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, points: int) -> Tensor:
-    """What falls to each point, a value's weight being shared by its two neighbours.
+    """Count the values at each point; a value's weight is shared by its two neighbours.
 
     Args:
         values: `(slices, channels, *spatial)`, in half or single precision.
@@ -43,7 +43,7 @@ def counts(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, 
 
 
 def slopes(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with respect to the values, in their shape and precision.
+    """Return the gradient with respect to the values, in their shape and precision.
 
     Args:
         values: As in `counts`.
@@ -58,7 +58,7 @@ def slopes(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, 
 def activate(
     values: Tensor, bias: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, points: int
 ) -> tuple[Tensor, Tensor]:
-    """ReLU of values + bias `(channels,)`, and the counts of values + bias."""
+    """Return ReLU of values + bias `(channels,)`, and the counts of values + bias."""
     result = torch.empty_like(table(values))
     found = _counted(values, bias, result, weights, rise, start, points, True)
     return like(result, values), found
@@ -73,7 +73,10 @@ def activation_slopes(
     gradient: Tensor,
     activations: Tensor,
 ) -> Tensor:
-    """The gradient of both with respect to the values; `activations` is that of the ReLU, in the values' shape."""
+    """Return the gradient of both with respect to the values.
+
+    `activations` is the gradient of the ReLU, in the values' shape.
+    """
     return _sloped(values, bias, weights, rise, start, gradient, activations, True)
 
 
@@ -193,7 +196,7 @@ def _totals(
     STRETCHES: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    """Over programs, always in the same order: what fell to a point, less what goes on, and what comes from before."""
+    """Sum over programs in a fixed order: counts at a point, less what goes on, plus what comes from before."""
     channel = tl.program_id(0)
     point = tl.program_id(1) * SOME + tl.arange(0, SOME)
     before = point - 1

@@ -12,7 +12,7 @@ from scantune.kernels.triton.totals import totals
 
 
 def bump(values: Tensor, sharpness: Tensor) -> Tensor:
-    """exp(-k x^2), differentiable once in both.
+    """Compute exp(-k x^2), differentiable once in both.
 
     Args:
         values: x, `(slices, channels, *spatial)`.

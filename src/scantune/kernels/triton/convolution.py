@@ -13,7 +13,7 @@ PROGRAMS = 1056
 
 
 def convolve(features: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Features in half precision, convolved; sums are single.
+    """Convolve features in half precision; sums are single.
 
     Args:
         features: `(slices, inputs, height, width)`; inputs are 16, 32, 48 or 64, so that three times as many are the
@@ -42,14 +42,14 @@ def convolve(features: Tensor, weights: Tensor, bias: Tensor | None = None) -> T
 
 @triton.jit
 def _taps(weights, row, taken, to, outputs, INPUTS: tl.constexpr):
-    """Of a row of taps, those that are taken, `(taken, to)`."""
+    """Take those taps of a row that are wanted, `(taken, to)`."""
     place = weights + ((3 * row * INPUTS + taken)[:, None] * outputs + to[None, :])
     return tl.load(place, mask=(to < outputs)[None, :], other=0.0)
 
 
 @triton.jit
 def _pixels(features, line, column, taken, lines, width, INPUTS: tl.constexpr):
-    """Of three pixels next to each other, the channels that are taken, `(column, taken)`."""
+    """Take the wanted channels of three neighbouring pixels, `(column, taken)`."""
     beside = column[:, None] + (taken // INPUTS - 1)[None, :]
     inside = (beside >= 0) & (beside < width) & (line >= 0) & (line < lines)
     place = (line * width + beside) * INPUTS + (taken % INPUTS)[None, :]

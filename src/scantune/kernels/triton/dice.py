@@ -15,7 +15,7 @@ SHARES = 64
 
 
 def softmax_dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 - soft Dice of the softmax, per image and class, then the mean over images and all classes.
+    """Return 1 - soft Dice of the softmax per image and class, mean over images and all classes.
 
     Args:
         logits: `(slices, classes, *spatial)`, in any floating precision.
@@ -67,7 +67,7 @@ def _block(classes: int) -> tuple[int, int]:
 
 @triton.jit
 def _softmax(table, labels, image, row, column, pixels, classes):
-    """Probabilities `(BLOCK, WIDE)`, and whether the label is the class."""
+    """Return probabilities `(BLOCK, WIDE)`, and whether the label is the class."""
     inside = (row < pixels)[:, None] & (column < classes)[None, :]
     place = (image.to(tl.int64) * pixels + row)[:, None] * classes + column[None, :]
     logit = tl.load(table + place, mask=inside, other=float("-inf")).to(tl.float32)

@@ -15,7 +15,7 @@ WARPS = 8
 
 
 def filters(components: Tensor, dtype: torch.dtype) -> Tensor:
-    """Components `(channels, components, SIDE, SIDE)` as kernels read them, `(SIDE, channels, SIDE, DEEP)`."""
+    """Return components `(channels, components, SIDE, SIDE)` as kernels read them, `(SIDE, channels, SIDE, DEEP)`."""
     channels, kept = components.shape[:2]
     result = torch.zeros(SIDE, channels, SIDE, DEEP, dtype=dtype, device=components.device)
     result[..., :kept] = components.permute(2, 0, 3, 1)
@@ -23,7 +23,7 @@ def filters(components: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def project(features: Tensor, weights: Tensor, kept: int) -> Tensor:
-    """Loadings of all patches.
+    """Compute the loadings of all patches.
 
     Args:
         features: `(slices, channels, height, width)` in half precision, at least `SIDE` high and wide.
@@ -45,7 +45,7 @@ def project(features: Tensor, weights: Tensor, kept: int) -> Tensor:
 
 
 def adjoint(gradient: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
-    """The gradient with respect to features, `(slices, channels, *size)` in the precision of the weights.
+    """Return the gradient with respect to features, `(slices, channels, *size)` in the weights' precision.
 
     Args:
         gradient: Of the loadings.
@@ -66,7 +66,7 @@ def adjoint(gradient: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
 
 @triton.jit
 def _weights(weights, row, channel, column, component, channels, SIDE: tl.constexpr, DEEP: tl.constexpr):
-    """Those of the components at a row and a column of a patch."""
+    """Load the weights of the components at a row and a column of a patch."""
     place = ((row * channels + channel) * SIDE + column) * DEEP + component
     return tl.load(weights + place, mask=channel < channels, other=0.0)
 

@@ -10,7 +10,7 @@ from scantune.kernels.triton.totals import totals
 
 
 def measure(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor) -> Tensor:
-    """Number of pixels, sum of values and sum of squares about a center, each in units.
+    """Return number of pixels, sum of values and sum of squares about a center, each in units.
 
     Args:
         values: `(slices, channels, *spatial)`, in half or single precision.
@@ -25,7 +25,7 @@ def measure(values: Tensor, weights: Tensor | None, center: Tensor, units: Tenso
 
 
 def slopes(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with respect to the values, in their shape and precision.
+    """Return the gradient with respect to the values, in their shape and precision.
 
     Args:
         values: As in `measure`.
@@ -40,7 +40,7 @@ def slopes(values: Tensor, weights: Tensor | None, center: Tensor, units: Tensor
 def activate(
     values: Tensor, bias: Tensor, weights: Tensor | None, center: Tensor, units: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """ReLU of values + bias `(channels,)`, and what is measured of values + bias."""
+    """Return ReLU of values + bias `(channels,)`, and the moments of values + bias."""
     result = torch.empty_like(table(values))
     found = _measured(values, bias, result, weights, center, units, True)
     return like(result, values), found
@@ -55,7 +55,10 @@ def activation_slopes(
     gradient: Tensor,
     activations: Tensor,
 ) -> Tensor:
-    """The gradient of both with respect to the values; `activations` is that of the ReLU, in the values' shape."""
+    """Return the gradient of both with respect to the values.
+
+    `activations` is the gradient of the ReLU, in the values' shape.
+    """
     return _sloped(values, bias, weights, center, units, gradient, activations, True)
 
 

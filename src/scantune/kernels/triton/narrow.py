@@ -19,7 +19,7 @@ PIXELS, PROGRAMS = 64, 4096
 
 
 def spread(picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """From one channel to many: y[p, c] = bias[c] + sum over taps of weights[t, c] picture[p + t].
+    """Convolve one channel to many: y[p, c] = bias[c] + sum over taps of weights[t, c] picture[p + t].
 
     Args:
         picture: `(slices, 1, height, width)`.
@@ -41,7 +41,7 @@ def spread(picture: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def gather(features: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """From many channels to one: y[p] = bias + sum over taps and channels of weights[t, c] features[p + t, c].
+    """Convolve many channels to one: y[p] = bias + sum over taps, channels of weights[t, c] features[p + t, c].
 
     Args:
         features: `(slices, channels, height, width)`.
@@ -65,7 +65,7 @@ def gather(features: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def correlate(picture: Tensor, features: Tensor) -> Tensor:
-    """What both are to each other, `(9, channels)`: the sum over pixels of picture[p + t] features[p, c].
+    """Return the sum over pixels of picture[p + t] features[p, c], `(9, channels)`.
 
     Args:
         picture: `(slices, 1, height, width)`.
@@ -83,13 +83,13 @@ def correlate(picture: Tensor, features: Tensor) -> Tensor:
 
 
 def _power(number: int) -> int:
-    """The next power of two."""
+    """Return the next power of two."""
     return 1 << (number - 1).bit_length()
 
 
 @triton.jit
 def _near(pixel, number, height, width, TAP: tl.constexpr):
-    """The pixel at a tap from others, and whether there is one."""
+    """Return the pixel at a tap from others, and whether it exists."""
     row = (pixel // width) % height + TAP // 3 - 1
     column = pixel % width + TAP % 3 - 1
     there = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (pixel < number)
@@ -128,7 +128,7 @@ def _spread(
 
 @triton.jit
 def _row(weights, channel, channels, ROW: tl.constexpr):
-    """The weights of a row of taps."""
+    """Load the weights of a row of taps."""
     start, present = weights + 3 * ROW * channels + channel, channel < channels
     left = tl.load(start, mask=present, other=0.0)[None, :]
     middle = tl.load(start + channels, mask=present, other=0.0)[None, :]

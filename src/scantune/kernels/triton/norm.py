@@ -14,7 +14,7 @@ PROGRAMS = 1024
 
 
 def norm_relu(features: Tensor, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> Tensor:
-    """The same as `relu(norm(features))` of a norm in training, whose running moments are brought up to date.
+    """Compute `relu(norm(features))` of a norm in training, and update its running moments.
 
     Args:
         features: `(slices, channels, *spatial)`, in any floating precision; sums are in single precision.
@@ -26,7 +26,7 @@ def norm_relu(features: Tensor, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> Tensor
 
 
 def instance_relu(features: Tensor, eps: float = 1e-5) -> Tensor:
-    """The same as `relu(F.instance_norm(features))`, of features `(slices, channels, *spatial)`."""
+    """Compute `relu(F.instance_norm(features))` of features `(slices, channels, *spatial)`."""
     channels = features.shape[1]
     scale, shift = features.new_ones(channels, dtype=torch.float), features.new_zeros(channels, dtype=torch.float)
     arguments = (scale, shift, eps, len(features), None, 0.0)
@@ -66,7 +66,7 @@ class _NormRelu(torch.autograd.Function):
 
 
 def _evenly(features: Tensor) -> Tensor:
-    """With channels next to each other and pixels evenly spaced; a part of the channels of more is fine as it is."""
+    """Return features with neighbouring channels and evenly spaced pixels; some channels of more are fine."""
     step = features.stride(-1)
     even = features.stride(1) == 1
     for axis in (*range(features.ndim - 1, 1, -1), 0):
@@ -91,19 +91,19 @@ class _Tiles:
         self.channelwise = self.channels, groups
 
     def parts(self, features: Tensor) -> Tensor:
-        """Room for two sums of each channel of each share."""
+        """Allocate room for two sums of each channel of each share."""
         return features.new_empty(self.grid[2], self.shares[0], 2, self.channels, dtype=torch.float32)
 
 
 @triton.jit
 def _place(row, column, number, step):
-    """Where pixels of the program's group lie."""
+    """Return where pixels of the program's group lie."""
     return (tl.program_id(2).to(tl.int64) * number + row)[:, None] * step + column[None, :]
 
 
 @triton.jit
 def _center(features, column, number, channels, step):
-    """The first pixel: about it, little is lost where a mean is large."""
+    """Load the first pixel, about which sums lose little even if a mean is large."""
     first = tl.program_id(2).to(tl.int64) * number * step
     return tl.load(features + first + column, mask=column < channels, other=0.0).to(tl.float32)
 
@@ -117,7 +117,7 @@ def _keep(parts, share, shares, column, channels, one, two):
 
 @triton.jit
 def sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-    """Sums of features and their squares about the first pixel, of each share."""
+    """Sum features and their squares about the first pixel, for each share."""
     share, shares = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     middle = _center(features, column, number, channels, step)[None, :]
@@ -137,7 +137,7 @@ def sums(features, parts, number, channels, step, BLOCK: tl.constexpr, WIDTH: tl
 
 @triton.jit
 def _summed(parts, channel, channels, shares, MAX_SHARES: tl.constexpr):
-    """Over shares, always in the same order."""
+    """Sum over shares in a fixed order."""
     share = tl.arange(0, MAX_SHARES)
     place = (tl.program_id(1) * shares + share) * 2 * channels + channel
     one = tl.load(parts + place, mask=share < shares, other=0.0)
@@ -161,7 +161,7 @@ def moments_of(
     RUNNING: tl.constexpr,
     MAX_SHARES: tl.constexpr,
 ):
-    """Means and precisions of channels, and what norms remember of them."""
+    """Compute means and precisions of channels, and update the running moments of the norm."""
     channel, group = tl.program_id(0), tl.program_id(1)
     one, two = _summed(parts, channel, channels, shares, MAX_SHARES)
     count = number * 1.0
@@ -182,7 +182,7 @@ def moments_of(
 
 @triton.jit
 def totals_of(parts, totals, channels, shares, MAX_SHARES: tl.constexpr):
-    """Sums over shares."""
+    """Sum over shares."""
     channel = tl.program_id(0)
     one, two = _summed(parts, channel, channels, shares, MAX_SHARES)
     place = totals + tl.program_id(1) * 2 * channels + channel
@@ -192,7 +192,7 @@ def totals_of(parts, totals, channels, shares, MAX_SHARES: tl.constexpr):
 
 @triton.jit
 def _normed(features, moments, scale, shift, row, column, number, channels, step):
-    """Normed features, what the ReLU sees of them, and the factor from features to that."""
+    """Compute normed features, the input of the ReLU, and the factor from features to that."""
     present = column < channels
     inside = (row < number)[:, None] & present[None, :]
     place = moments + tl.program_id(2) * 2 * channels + column
@@ -219,7 +219,7 @@ def apply(
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Normed features and the ReLU of them."""
+    """Compute normed features and their ReLU."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     _, answer, _ = _normed(features, moments, scale, shift, row, column, number, channels, step)
@@ -230,7 +230,7 @@ def apply(
 
 @triton.jit
 def _let_through(incoming, seen, row, column, number, channels, step):
-    """The gradients that the ReLU lets through."""
+    """Load the gradients that the ReLU lets through."""
     inside = (row < number)[:, None] & (column < channels)[None, :]
     slope = tl.load(incoming + _place(row, column, number, step), mask=inside, other=0.0).to(tl.float32)
     return tl.where(inside & (seen > 0), slope, 0.0)
@@ -251,7 +251,7 @@ def back_sums(
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Sums of the gradients that the ReLU lets through, and of these times normed features, of each share."""
+    """Sum the gradients that the ReLU lets through, and these times normed features, for each share."""
     share, shares = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     one = tl.zeros((BLOCK, WIDTH), tl.float32)
@@ -284,7 +284,7 @@ def back_apply(
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The gradient by the features."""
+    """Compute the gradient by the features."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     present = column < channels

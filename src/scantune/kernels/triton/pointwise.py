@@ -14,7 +14,7 @@ SHARES = 528
 
 
 def mix(features: Tensor, weights: Tensor) -> Tensor:
-    """Each pixel's features times a matrix.
+    """Multiply each pixel's features by a matrix.
 
     Args:
         features: `(slices, inputs, *spatial)`, in any floating precision up to single.
@@ -42,7 +42,7 @@ class _Mix(torch.autograd.Function):
 
 
 def _times(table: Tensor, matrix: Tensor) -> Tensor:
-    """`(..., inputs)` times `(inputs, outputs)`."""
+    """Multiply `(..., inputs)` by `(inputs, outputs)`."""
     inputs, outputs = matrix.shape
     result = table.new_empty(*table.shape[:-1], outputs)
     pixels = table.numel() // inputs
@@ -53,7 +53,7 @@ def _times(table: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _correlated(one: Tensor, other: Tensor) -> Tensor:
-    """The sum over pixels of the outer products of `(..., a)` and `(..., b)`, `(a, b)` in single precision."""
+    """Sum the outer products of `(..., a)` and `(..., b)` over pixels, `(a, b)` in single precision."""
     a, b = one.shape[-1], other.shape[-1]
     pixels = one.numel() // a
     blocks = triton.cdiv(pixels, BLOCK)

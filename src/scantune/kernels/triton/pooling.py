@@ -12,7 +12,7 @@ BLOCK = 1024
 
 
 def halve(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Features as they are, and their maxima over squares of two by two pixels.
+    """Return features as they are, and their maxima over squares of two by two pixels.
 
     Args:
         features: `(slices, channels, height, width)`, of even height and width.
@@ -46,7 +46,7 @@ class _Halve(torch.autograd.Function):
 
 
 def _channels_last(features: Tensor) -> Tensor:
-    """With channels next to each other and pixels evenly spaced; a part of the channels of more is fine as it is."""
+    """Return features with neighbouring channels and evenly spaced pixels; some channels of more are fine."""
     _, _, height, width = features.shape
     step = features.stride(3)
     if features.stride() == (height * width * step, 1, width * step, step) and step >= features.shape[1]:
@@ -56,7 +56,7 @@ def _channels_last(features: Tensor) -> Tensor:
 
 @triton.jit
 def _corner(place, width, channels):
-    """The first pixel of the square of a number in the pooled table, and its channel."""
+    """Return the first pixel of the square of a number in the pooled table, and its channel."""
     pixel = place // channels
     half = width // 2
     return (pixel // half) * 2 * width + (pixel % half) * 2, place % channels

@@ -10,7 +10,7 @@ ROWS, WIDE = 256, 16
 
 
 def totals(parts: Tensor, units: Tensor | None = None) -> Tensor:
-    """Sums over programs, in double precision.
+    """Sum over programs, in double precision.
 
     Args:
         parts: `(programs, *shape)`, in single precision.

@@ -12,12 +12,12 @@ BLOCK = 1024
 
 
 def double(pictures: Tensor) -> Tensor:
-    """`(slices, channels, height, width)` at twice the height and width; pixels are cells, ends are repeated."""
+    """Upsample `(slices, channels, height, width)` by two; pixels are cells, ends are repeated."""
     return _Double.apply(pictures)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def double_beside(pictures: Tensor, beside: Tensor) -> Tensor:
-    """Pictures at twice the height and width, and others of that size as further channels.
+    """Upsample pictures by two, and add others of that size as further channels.
 
     Args:
         pictures: `(slices, channels, height, width)`.
@@ -66,7 +66,7 @@ class _DoubleBeside(torch.autograd.Function):
 
 
 def _halved(gradient: Tensor) -> Tensor:
-    """The adjoint, of a gradient `(slices, channels, 2 height, 2 width)`."""
+    """Apply the adjoint to a gradient `(slices, channels, 2 height, 2 width)`."""
     slices, channels, height, width = (*gradient.shape[:2], gradient.shape[2] // 2, gradient.shape[3] // 2)
     gradient = _channels_last(gradient)
     result: Tensor = gradient.new_empty(slices, height, width, channels)
@@ -76,18 +76,18 @@ def _halved(gradient: Tensor) -> Tensor:
 
 
 def _channels_last(pictures: Tensor) -> Tensor:
-    """With channels next to each other in memory; a part of the channels of more is fine as it is."""
+    """Return features with channels next to each other in memory; some channels of more are fine."""
     return pictures if pictures.stride(1) == 1 else pictures.contiguous(memory_format=torch.channels_last)
 
 
 def _strides(pictures: Tensor) -> tuple[int, int, int]:
-    """From slice to slice, row to row, column to column."""
+    """Return the strides from slice to slice, row to row, column to column."""
     return pictures.stride(0), pictures.stride(2), pictures.stride(3)
 
 
 @triton.jit
 def _between(pictures, slice, row, column, channel, by_slice, by_row, by_column, height, width, mask):
-    """What lies at pixels of the larger pictures."""
+    """Interpolate at pixels of the larger pictures."""
     near_row, near_column = row // 2, column // 2
     far_row = tl.minimum(tl.maximum(near_row - 1 + 2 * (row % 2), 0), height - 1)
     far_column = tl.minimum(tl.maximum(near_column - 1 + 2 * (column % 2), 0), width - 1)

@@ -12,7 +12,7 @@ PROGRAMS = 528
 
 
 def correlate(features: Tensor, gradient: Tensor, warps: int = 4, stages: int = 3) -> Tensor:
-    """The gradient by the weights, `(outputs, inputs, 3, 3)` in single precision, summed in a fixed order.
+    """Return the gradient by the weights, `(outputs, inputs, 3, 3)` in single precision, in a fixed order.
 
     Args:
         features: What was convolved, `(slices, inputs, height, width)`, inputs a multiple of 16; in half precision.
