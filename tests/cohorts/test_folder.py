@@ -9,7 +9,7 @@ import pytest
 
 from scantune.cohorts.folder import centre_record
 from scantune.cohorts.write import write_cohort
-from scantune.config.toml import toml
+from scantune.config.toml import toml_text
 from scantune.errors import InputError
 from scantune.simulate.protocols import bundled_centres, centres_from_toml
 from tests.toy_cohort import SCANNERS, manifest, toy_map, toy_settings
@@ -28,10 +28,8 @@ def test_the_manifest_says_how_the_scans_were_made(simulated, cohort_inputs):
 def test_a_protocol_can_be_made_again_from_the_manifest(cohort):
     for name, centre in bundled_centres(cohort).items():
         table = centre_record(centre)["protocol"]
-        text = "\n".join(
-            f"{key} = {toml(value)}" for key, value in table.items() if key != "name" and value is not None
-        )
-        assert centres_from_toml(f'["{name}"]\n{text}', "manifest")[name].protocol == centre.protocol
+        known = {key: value for key, value in table.items() if key != "name" and value is not None}
+        assert centres_from_toml(toml_text({name: known}), "manifest")[name].protocol == centre.protocol
 
 
 @pytest.mark.parametrize(

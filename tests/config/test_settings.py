@@ -46,7 +46,7 @@ def test_the_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[train]\nbatchsize = 4\n", "Unknown setting 'batchsize' in .*known: iterations, batch, learning_rate"),
+        ("[train]\nbatchsize = 4\n", "Unknown setting 'batchsize' in .*known: iterations, learning_rate"),
         ("[training]\nbatch = 4\n", r"unknown table \[training\]; known: train, data, preprocessing, network"),
         ("train = 4\n", "train must be a table"),
         ("[train\n", "not valid TOML"),
@@ -124,5 +124,5 @@ def test_words_that_are_no_settings_are_refused(words, told):
 
 
 def test_settings_do_not_import_torch():
-    code = "import sys, scantune.settings, scantune.recipe; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, scantune.config.settings, scantune.config.recipe; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,7 +11,7 @@ from scantune.benchmark.expand import JobGraph, Selection, expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, Job
 from scantune.benchmark.store import Store
-from scantune.config.toml import toml
+from scantune.config.toml import toml_text
 from scantune.evaluation.rows import ROWS_FILE, ScoreRow, read_rows, write_parquet, write_rows
 from scantune.scans.files import require_writable, write_text
 
@@ -207,21 +207,5 @@ class JobScheduler:
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """The tables of an experiment as TOML."""
-    lines = [f"# The experiment {experiment.name}, as scantune bench ran it."]
-
-    def write(path: tuple[str, ...], table: dict[str, object]) -> None:
-        plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
-        if path and (plain or not table):
-            lines.extend(["", f"[{'.'.join(map(_key, path))}]"])
-        lines.extend(f"{_key(name)} = {toml(value)}" for name, value in plain.items())
-        for name, value in table.items():
-            if isinstance(value, dict):
-                write((*path, name), value)
-
-    write((), dict(experiment.tables))
-    return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else toml(name)
+    """Return the tables of an experiment as TOML."""
+    return toml_text(experiment.tables, f"The experiment {experiment.name}, as scantune bench ran it.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scantune.config.recipe import bundled_recipes, read_recipe
-from scantune.config.toml import toml
+from scantune.config.toml import toml_text
 from scantune.scans.case import Case
 
 _MULTIPLE = 8
@@ -17,23 +17,15 @@ _MULTIPLE = 8
 _STRIPPED = 0.02
 """Share of exact zeros from which a scan counts as skull-stripped. Noise is nowhere exactly 0."""
 
-_TEXT = """\
-# Trains a network at the centre {centre} of the simulated cohort {cohort}; made by scantune simulate.
-#
-#   scantune train {folder}/recipe.toml --out {folder}/model.safetensors
-#   scantune fit {folder}/model.safetensors --data {folder}/recipe.toml
-#
-# {where}
-# A second run of simulate leaves this file as it is. For a quick trial: scantune train ... --iterations 200
+_COMMENT = """\
+Trains a network at the centre {centre} of the simulated cohort {cohort}; made by scantune simulate.
 
-[data]
-images = {images}  # {{split}} stands for train and validation
-labels = {labels}
-structures = {structures}
+  scantune train {folder}/recipe.toml --out {folder}/model.safetensors
+  scantune fit {folder}/model.safetensors --data {folder}/recipe.toml
 
-[preprocessing]
-{preprocessing}
-"""
+{where}
+In the patterns, {{split}} stands for train and validation.
+A second run of simulate leaves this file as it is. For a quick trial: scantune train ... --iterations 200"""
 
 
 def bundled_preprocessing(cohort: str) -> dict[str, Any] | None:
@@ -70,13 +62,10 @@ def recipe_text(
         if folder.is_absolute()
         else "The patterns start in the folder that simulate was run in: run train and fit there, or change them."
     )
-    return _TEXT.format(
-        centre=centre,
-        cohort=cohort,
-        folder=place,
-        where=where,
-        images=toml(f"{place}/{centre}/{{split}}/*_image.nii.gz"),
-        labels=toml(f"{place}/{centre}/{{split}}/*_labels.nii.gz"),
-        structures=toml(labels),
-        preprocessing="\n".join(f"{name} = {toml(value)}" for name, value in preprocessing.items()),
-    )
+    data = {
+        "images": f"{place}/{centre}/{{split}}/*_image.nii.gz",
+        "labels": f"{place}/{centre}/{{split}}/*_labels.nii.gz",
+        "structures": labels,
+    }
+    comment = _COMMENT.format(centre=centre, cohort=cohort, folder=place, where=where)
+    return toml_text({"data": data, "preprocessing": preprocessing}, comment)

@@ -1,17 +1,24 @@
-"""Values as TOML writes them."""
+"""The one writer of TOML texts."""
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
+import tomli_w
 
-def toml(value: Any) -> str:
-    """A value as TOML writes it, tables in one line."""
+
+def toml_text(tables: Mapping[str, Any], comment: str = "") -> str:
+    """Return tables as TOML.
+
+    Args:
+        tables: Names with values, lists and tables.
+        comment: Text to stand at the top, as comment lines.
+    """
+    lines = (f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    return "".join([*lines, "\n" if comment else "", tomli_w.dumps(_plain(tables))])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with dictionaries for other mappings, which the writer does not know."""
     if isinstance(value, Mapping):
-        names = (name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name) for name in value)
-        entries = (f"{name} = {toml(entry)}" for name, entry in zip(names, value.values(), strict=True))
-        return f"{{ {', '.join(entries)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+        return {name: _plain(entry) for name, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
