@@ -9,6 +9,7 @@ from torch import nn
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
+from scantune.model.describe import describe_model
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
@@ -97,12 +98,12 @@ fit data         nothing"""
 def test_describe_reads_well(model):
     bare = replace(model, provenance=PROVENANCE, name="toy", prior=None)
     weights = sum(parameter.numel() for parameter in bare.network.parameters())
-    assert bare.describe() == DESCRIBED.format(fingerprint=bare.fingerprint, weights=weights)
+    assert describe_model(bare) == DESCRIBED.format(fingerprint=bare.fingerprint, weights=weights)
 
 
 def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
     note = "Layer down.0.first.conv: experts 1, 2, 3, 4, 5, 6, 7 hardly vary in training and are dropped."
-    text = replace(model, prior=replace(model.prior, notes=(note,))).describe()
+    text = describe_model(replace(model, prior=replace(model.prior, notes=(note,))))
     words = " ".join(text.split())
     floor = f"{model.prior.floor():.4g}"
     told = f"prior 6 subjects, 352 CNN experts, 32 PCA experts, floor {floor} nats, not calibrated {note}"
@@ -112,7 +113,7 @@ def test_describe_tells_what_is_in_the_prior_and_what_the_fit_left_out(model):
 
 def test_describe_tells_up_to_which_energy_a_scan_is_typical(model):
     known = Calibration(EnergyLevels(0.01, 0.022149, 0.3), torch.tensor([0.7, 0.3]), torch.tensor([0.1, 0.1]))
-    text = replace(model, prior=replace(model.prior, calibration=known)).describe()
+    text = describe_model(replace(model, prior=replace(model.prior, calibration=known)))
     assert f"floor {model.prior.floor():.4g} nats, typical up to 0.02215 nats, far out beyond 0.3" in " ".join(
         text.split()
     )

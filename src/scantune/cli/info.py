@@ -15,7 +15,8 @@ class Info:
 
     def run(self) -> int:
         """Print the description."""
+        from scantune.model.describe import describe_model
         from scantune.model.model import load
 
-        print(load(self.model).describe())
+        print(describe_model(load(self.model)))
         return 0

@@ -130,6 +130,7 @@ class Fit:
         """Fit, and write the model file anew."""
         from scantune.cli import console as terminal
         from scantune.config.recipe import read_recipe
+        from scantune.model.describe import describe_model
         from scantune.model.model import load
         from scantune.training.plan import PRECISIONS, TrainingPlan
 
@@ -144,7 +145,7 @@ class Fit:
             model = self._helper(model, plan, settings, checkpoint)
         model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
         checkpoint.unlink(missing_ok=True)
-        terminal.say(terminal.console(), model.describe())
+        terminal.say(terminal.console(), describe_model(model))
         return 0
 
     def _prior(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any]) -> "Model":

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-import textwrap
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,6 @@ from torch import Tensor, nn
 from scantune.errors import InputError, error_message
 from scantune.model.schema import FORMAT, read_record, require_finite, require_shapes
 from scantune.networks import ARCHITECTURES, HELPERS, Helper
-from scantune.prior.calibration import Calibration
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.tensors import read_tensors, write_tensors
@@ -25,9 +22,6 @@ from scantune.tasks import Segmentation, Task, task_from_record, task_record
 
 BUNDLED = {"brain": "brain.safetensors", "brain-register": "brain-register.safetensors"}
 """Models inside the package, by name."""
-
-COLUMN = 64
-"""Width of the second column of a description; with the first it fits a terminal."""
 
 
 @dataclass(frozen=True)
@@ -108,39 +102,6 @@ class Model:
         }
         write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
 
-    def describe(self) -> str:
-        """What is in the file, for a person to read."""
-        weights = sum(parameter.numel() for parameter in self.network.parameters())
-        structures = ", ".join(f"{name} = {value}" for name, value in self.labels.items())
-        entries = [
-            ("model", [f"{self.name} ({self.fingerprint})"]),
-            ("task", textwrap.wrap(f"{self.task.name}: {structures}", COLUMN)),
-            ("network", _lines(self.architecture | {"weights": weights})),
-            ("input", _lines(self.preprocessing.record())),
-            ("prior", self._prior_lines()),
-            *([("helpers", [", ".join(self.helpers)])] if self.helpers else []),
-            *((key.replace("_", " "), _lines(value)) for key, value in _telling(self.provenance)),
-        ]
-        margin = 2 + max(len(key) for key, _ in entries)
-        return "\n".join(key.ljust(margin) + ("\n" + " " * margin).join(lines) for key, lines in entries)
-
-    def _prior_lines(self) -> list[str]:
-        if self.prior is None:
-            return ["none (foe methods need one: scantune fit)"]
-        families = ", ".join(
-            f"{sum(int(field.kept.sum()) for field in family.layers.values())} {name.upper()} experts"
-            for name, family in self.prior.families.items()
-        )
-        contents = f"{self.prior.subjects} subjects, {families}, floor {self.prior.floor():.4g} nats"
-        known = self.prior.calibration
-        typical = "not calibrated" if known is None else _levels(known)
-        return [line for text in (f"{contents}, {typical}", *self.prior.notes) for line in textwrap.wrap(text, COLUMN)]
-
-
-def _levels(known: Calibration) -> str:
-    far = "" if math.isinf(known.levels.far) else f", far out beyond {known.levels.far:.4g}"
-    return f"typical up to {known.typical:.4g} nats{far}"
-
 
 def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
     """Reads a bundled model by name, or a model file by path; nothing is unpickled.
@@ -212,33 +173,3 @@ def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Mod
             "instance of the network it was trained as."
         )
     return deepcopy(network)
-
-
-def _lines(value: Any) -> list[str]:
-    """A recorded value for a person: the entries of a dictionary in rows, anything else as it is."""
-    if not isinstance(value, Mapping):
-        return [_words(value)]
-    # A space that does not break keeps an entry's name and value on one line.
-    phrases = [phrase.replace(" ", "\N{NO-BREAK SPACE}") for phrase in _phrases(value)]
-    rows = textwrap.wrap(", ".join(phrases), COLUMN, break_long_words=False, break_on_hyphens=False)
-    return [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows] or ["nothing"]
-
-
-def _phrases(record: Mapping[str, Any]) -> list[str]:
-    """Names with values; a seed is written as it is typed."""
-    return [
-        f"{name.replace('_', ' ')} {value if name == 'seed' else _words(value)}" for name, value in _telling(record)
-    ]
-
-
-def _telling(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The entries that are not empty."""
-    return [(name, value) for name, value in record.items() if value is not None and value != ""]
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"({', '.join(_phrases(value))})"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
