@@ -64,3 +64,18 @@ def test_what_scantune_did_not_simulate_is_left_alone(cohort_inputs, tmp_path):
     with pytest.raises(InputError, match="holds results of another command"):
         write_cohort(toy_settings(cohort_inputs), tmp_path, device="cpu")
     assert [path.name for path in tmp_path.rglob("*.nii.gz")] == []
+
+
+def test_a_folder_of_version_0_1_with_the_same_simulator_goes_on(cohort_inputs, tmp_path):
+    settings = toy_settings(cohort_inputs, centres=["home"], splits=["test"])
+    write_cohort(settings, tmp_path, device="cpu")
+    record = manifest(tmp_path)
+    known = "9db06d88e0c43114b3be563f8ed734aa434d4ce884eb7e4d9a678241fbed9987"
+    for simulator, is_known in ((known, True), ("0" * 64, False)):
+        (tmp_path / "manifest.json").write_text(json.dumps(record | {"simulator": simulator}))
+        if is_known:
+            assert write_cohort(settings, tmp_path, device="cpu").kept == 1
+            assert manifest(tmp_path)["simulator"] == 1
+        else:
+            with pytest.raises(InputError, match="another version of the simulator. Choose another output folder"):
+                write_cohort(settings, tmp_path, device="cpu")

@@ -29,6 +29,8 @@ _IDENTITY = {
 """Entries of the manifest that decide every scan, and their names in messages."""
 _OPAQUE = ("anatomy", "simulator")
 """Entries whose values mean nothing to a user."""
+_SIMULATORS_BY_HASH = {"9db06d88e0c43114b3be563f8ed734aa434d4ce884eb7e4d9a678241fbed9987": 1}
+"""Versions of the simulator by the hash of its source, which version 0.1 wrote instead of a number."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def _require_same(
     if "centres" not in before:
         raise InputError(f"{path} holds results of another command, such as scantune adapt. {advice}")
     sites = {entry["site"] for entry in before["scans"].values()}
+    simulator = before.get("simulator")
+    before = {**before, "simulator": _SIMULATORS_BY_HASH.get(str(simulator), simulator)}
     for key, word in _IDENTITY.items():
         if sites and before.get(key) != head[key]:
             values = "" if key in _OPAQUE else f" ({_in_words(before.get(key))}; expected {_in_words(head[key])})"
