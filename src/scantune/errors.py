@@ -1,24 +1,24 @@
-"""The one exception of user errors: a sentence, never a traceback; and other errors told in one."""
+"""User errors, which are a sentence and never a traceback, and the description of other errors."""
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used.
+    """Error in what the user gave.
 
-    The message names the thing, what was expected, what came, and what to do next. The command line
-    prints it as one line and exits with code 2.
+    The message names the thing, what was expected, what came, and what to do next. The command line prints it as one
+    line and exits with code 2.
     """
 
 
 class ScanError(InputError):
-    """One scan cannot be read or processed; other scans of the same run may be fine."""
+    """Error of one scan that cannot be read or processed. Other scans of the same run may be fine."""
 
 
 def describe_error(error: Exception, what: str) -> str:
-    """Tell an error in a sentence: a user error as it is, an unforeseen one with what could not be done because of it.
+    """Describe an error in a sentence: a user error by its message, any other by what failed and why.
 
     Args:
-        error: Any.
-        what: How the sentence begins, such as `a.nii could not be read`.
+        error: The error.
+        what: Start of the sentence, such as `a.nii could not be read`.
     """
     if isinstance(error, InputError):
         return str(error)
@@ -27,18 +27,18 @@ def describe_error(error: Exception, what: str) -> str:
     return f"{what}, for an unforeseen reason ({type(error).__name__}: {error_message(error)})."
 
 
-_SHORT = ("out of memory", "can't allocate memory", "not enough memory")
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 MEMORY_ADVICE = "Close other programs, or use --device cpu."
-"""What to do where memory is short."""
+"""Advice if memory is short."""
 
 
 def error_message(error: Exception) -> str:
-    """What an error says, in a line; torch adds where in its own code it arose, which is left out."""
+    """Return the message of an error in one line, without the place in torch's code that torch adds."""
     return " ".join(str(error).partition("Exception raised from")[0].split())[:300] or "no message"
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error tells that memory is short; torch's on a processor is like any other of its errors."""
+    """Return whether an error means that memory is short. On a CPU, torch raises a RuntimeError for it."""
     words = str(error).lower()
-    return isinstance(error, MemoryError) or any(sign in words for sign in _SHORT)
+    return isinstance(error, MemoryError) or any(sign in words for sign in _OUT_OF_MEMORY)

@@ -286,7 +286,7 @@ def test_packed_voxels_of_a_metaimage_are_read_whole_or_not_at_all(tmp_path, ima
     start = 0 if suffix == ".mhd" else whole.find(b"LOCAL\n") + 6
     for place in range(start, len(whole), 7):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        assert "packed voxels" in refusal(read_scan, path) or "cannot be read" in refusal(read_scan, path)
+        assert "compressed voxels" in refusal(read_scan, path) or "cannot be read" in refusal(read_scan, path)
 
 
 def test_a_packed_metaimage_that_does_not_tell_its_size_is_not_guessed(tmp_path, image):

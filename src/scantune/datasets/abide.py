@@ -65,7 +65,7 @@ class Abide(BrainDataSet):
         self._scans = {person: path for path in reversed(found) if (person := self._person(path))}  # the first is kept
 
     def entries(self) -> list[ScanEntry]:
-        """The paper's 25 people per site, of the sites that the folder has someone of."""
+        """Return the scans of the paper's 25 people per site, for the sites that the folder holds."""
         return [entry for site in self.sites for entry in self._site(site)]
 
     def _site(self, site: str) -> list[ScanEntry]:
@@ -95,7 +95,7 @@ class Abide(BrainDataSet):
         )
 
     def _person(self, path: Path) -> _Person | None:
-        """Whose folder or file it is: the site, and the name without site and `sub-`."""
+        """Return the site and the name without site and `sub-` of a folder or file, or None if it belongs to nobody."""
         parts = path.relative_to(self.root.parent).parts
         sites = [site for part in parts for site, start in FOLDER_PREFIXES.items() if part.lower().startswith(start)]
         names = [re.sub(rf"(?i)^({'|'.join(FOLDER_PREFIXES.values())})_|^sub-", "", part) for part in parts]

@@ -30,7 +30,7 @@ class ScanEntry(ABC):
 
     @abstractmethod
     def read(self) -> Case:
-        """The scan with its reference.
+        """Read the scan with its reference.
 
         Raises:
             ScanError: A file is missing, damaged, or does not fit the others.
@@ -38,24 +38,24 @@ class ScanEntry(ABC):
 
     @property
     def labelled(self) -> bool:
-        """Whether there is a reference."""
+        """Return whether the scan has a reference."""
         return True
 
     @property
     def stripped(self) -> bool:
-        """Whether `read` sets everything to 0 outside the brain."""
+        """Return whether `read` sets everything outside the brain to 0."""
         return False
 
     @abstractmethod
     def files(self) -> Sequence[Path]:
-        """Every file that `read` opens."""
+        """Return every file that `read` opens."""
 
     def shift(self) -> float:
-        """By how many voxels the reference's header places it off the grid of the scan, within what is tolerated."""
+        """Return by how many voxels the reference's header places it off the scan's grid, within the tolerance."""
         return 0.0
 
     def check(self) -> None:
-        """A quick look, before the work, at what can go wrong with `read`: by default, whether its files are there.
+        """Check quickly, before the work, that `read` can succeed. By default, check that its files exist.
 
         Raises:
             ScanError: One is missing or empty, or a header tells that it cannot be read or does not fit the others.
@@ -80,7 +80,7 @@ class DataSet(ABC):
     @classmethod
     @abstractmethod
     def open(cls, root: str | Path, **options: Any) -> DataSet:
-        """Look at a folder.
+        """Open a folder.
 
         Raises:
             InputError: It is not there, or not laid out as expected; the sentence says what was looked for.
@@ -89,12 +89,12 @@ class DataSet(ABC):
     @property
     @abstractmethod
     def labels(self) -> Mapping[str, int]:
-        """Label value of each structure; 0 is background."""
+        """Return the label value of each structure. 0 is background."""
 
     @abstractmethod
     def entries(self) -> list[ScanEntry]:
-        """All scans, in an order that does not depend on the file system."""
+        """Return all scans, in an order that does not depend on the file system."""
 
     def hint(self) -> str:
-        """What the user should say about the data set beside what was said, as a sentence; empty where all is clear."""
+        """Return a sentence on options that the user should give, or nothing if all is clear."""
         return ""

@@ -66,16 +66,16 @@ class Bids(GenericDataSet):
 
     @property
     def labels(self) -> dict[str, int]:
-        """As the user named them, or the masks in their order."""
+        """Return the labels that the user named, or else the masks in their order."""
         return self.options.named or {name: n for n, name in enumerate(self.options.masks, start=1)}
 
     def look(self) -> None:
-        """Whether there are images of one contrast, and the site's column."""
+        """Check that there are images of one contrast, and the column of sites."""
         self._images()
         self._sites()
 
     def find(self) -> list[LayeredEntry]:
-        """All images of the contrast."""
+        """Return all images of the contrast."""
         sites = self._sites()
         files, derived = self._files(), self._derived()
         return [
@@ -92,7 +92,7 @@ class Bids(GenericDataSet):
         ]
 
     def hint(self) -> str:
-        """Which files of labels there are, where none are asked for and an image has several."""
+        """Return a list of the files of labels if none are selected and an image has several."""
         if self.options.labels or self.options.masks:
             return ""
         derived = self._derived()
@@ -106,7 +106,7 @@ class Bids(GenericDataSet):
         )
 
     def _derived(self) -> list[Path]:
-        """All derived files but brain masks."""
+        """Return all derived files except brain masks."""
         pattern = self.options.brain_mask
         return [path for path in self._files() if not (pattern and fnmatchcase(path.name, pattern))]
 
@@ -124,7 +124,7 @@ class Bids(GenericDataSet):
         return [path for path in paths if scan_name(path).endswith(f"_{suffix}")]
 
     def _layers(self, image: Path, derived: list[Path]) -> tuple[LabelLayer, ...]:
-        """The labels of an image; where some of its masks are there, those that are not count as missing."""
+        """Return the labels of an image. If some of its masks exist, all others count as missing."""
         if not self.options.masks:
             pattern = self.options.labels or self._only_pattern(image, derived)
             found = self._belonging(image, derived, pattern) if pattern else None
@@ -142,11 +142,11 @@ class Bids(GenericDataSet):
         return (self._belonging(image, files, pattern) or self._missing(image, pattern)) if pattern else None
 
     def _missing(self, image: Path, pattern: str) -> Path:
-        """Where a derived file of an image would be."""
+        """Return the place where a derived file of an image would be."""
         return self.root / "derivatives" / f"{scan_name(image)}{pattern.lstrip('*')}"
 
     def _only_pattern(self, image: Path, derived: list[Path]) -> str:
-        """Where an image has one derived file alone, that is its label map."""
+        """Return the name of an image's label map if it has only one derived file, or else nothing."""
         mine = [path for path in derived if _belongs(path, image)]
         return mine[0].name if len(mine) == 1 else ""
 
@@ -157,7 +157,7 @@ class Bids(GenericDataSet):
         return found[0] if found else None
 
     def _sites(self) -> dict[str, str]:
-        """The site of each participant."""
+        """Return the site of each participant."""
         path, wanted = self.root / "participants.tsv", self.options.site_column
         if not path.is_file():
             if wanted:
@@ -173,14 +173,14 @@ class Bids(GenericDataSet):
 
 
 def _ending(derived: Path, image: Path) -> str:
-    """The name of a derived file as a pattern, `*` for what it shares with the image it was made from."""
+    """Return the name of a derived file as a pattern, with `*` for what it shares with its image."""
     theirs, ours = scan_name(derived).split("_"), scan_name(image).split("_")
     shared = next((n for n, parts in enumerate(zip(theirs, ours, strict=False)) if len(set(parts)) > 1), len(ours))
     return "*" + derived.name[len("_".join(theirs[:shared])) :]
 
 
 def _belongs(derived: Path, image: Path) -> bool:
-    """Whether the name of a derived file says that it was made from an image."""
+    """Return whether a derived file was made from an image, by their names."""
     ours, theirs = _raw_parts(image), _raw_parts(derived)
     contrasts = [part for part in scan_name(derived).split("_")[:-1] if "-" not in part]
     return ours == theirs and (not contrasts or scan_name(image).rsplit("_", 1)[-1] in contrasts)

@@ -34,11 +34,11 @@ class CsvManifest(GenericDataSet):
     options: GenericOptions = field(default_factory=GenericOptions)
 
     def look(self) -> None:
-        """Whether there is a column of images."""
+        """Check that there is a column of images."""
         self._rows()
 
     def find(self) -> list[LayeredEntry]:
-        """One scan for each line."""
+        """Return one scan for each line."""
         return [self._entry(number, row) for number, row in enumerate(self._rows(), start=2)]
 
     def _rows(self) -> list[dict[str, str]]:

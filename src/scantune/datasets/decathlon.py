@@ -24,7 +24,7 @@ class Decathlon(DescribedDataSet):
     name: ClassVar[str] = "decathlon"
 
     def look(self) -> None:
-        """Whether there is a list of training scans."""
+        """Check that there is a list of training scans."""
         super().look()
         if not isinstance(self.about.get("training"), list):
             raise InputError(
@@ -32,7 +32,7 @@ class Decathlon(DescribedDataSet):
             )
 
     def find(self) -> list[LayeredEntry]:
-        """The scans of both lists."""
+        """Return the scans of both lists."""
         training = [self._entry(item, "") for item in self.about["training"]]
         return training + [self._entry(item, "test") for item in self.about.get("test") or ()]
 

@@ -10,7 +10,7 @@ from scantune.scans.manifest import MANIFEST
 
 
 def find_layout(root: str | Path) -> str:
-    """The name, in `DATASETS`, of the layout of a folder or file; `folder` where nothing tells another.
+    """Return the name, in `DATASETS`, of the layout of a folder or file, or `folder` if nothing indicates another.
 
     Raises:
         InputError: There is nothing.
@@ -29,7 +29,10 @@ def find_layout(root: str | Path) -> str:
 
 
 def _described(root: Path) -> str:
-    """Both nnU-Net, in its first version, and the decathlon have lists of files; nnU-Net's name no channels."""
+    """Return the layout of a folder with a dataset.json: nnU-Net or the decathlon.
+
+    Both nnU-Net's first version and the decathlon list files. The lists of nnU-Net name no channels.
+    """
     about = read_description(root)
     listed = about.get("training")
     if not isinstance(listed, list) or "channel_names" in about or "file_ending" in about:

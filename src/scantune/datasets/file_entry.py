@@ -35,48 +35,48 @@ class FileEntry(ScanEntry):
     frame: int | None = None
 
     def read(self) -> Case:
-        """The scan with its reference; either file may be missing or damaged."""
+        """Read the scan with its reference."""
         self._require_present()
         image = self.scan()
         case = image.with_reference(self.reference(image))
         return replace(case, name=self.name, subject=self.subject, site=self.site, split=self.split)
 
     def scan(self) -> Case:
-        """The scan alone."""
+        """Read the scan alone."""
         return read_scan(self.image, self.frame)
 
     def reference(self, scan: Case) -> LabelMap:  # noqa: ARG002
-        """The reference with our label values, on the grid of the scan."""
+        """Read the reference with our label values, on the grid of the scan."""
         return relabel(read_labels(self.labels, self.values, self.frame), self.values)
 
     def needed(self) -> Sequence[Path]:
-        """Files and folders without which there is nothing to read."""
+        """Return the files and folders that must exist."""
         return [self.image, self.labels]
 
     def check(self) -> None:
-        """Whether all files are there and not empty, and their headers fit."""
+        """Check that all files exist, are not empty, and have headers that fit."""
         self._require_present()
         super().check()
         self.check_headers()
 
     def check_headers(self) -> None:
-        """Whether image and label maps lie on one grid, as their headers tell."""
+        """Check by their headers that image and label maps lie on one grid."""
         for labels in self._grids():
             require_same_grid(labels, read_grid(self.image, self.frame))
 
     def shift(self) -> float:
-        """As the headers of image and label maps tell."""
+        """Return the largest shift between the headers of image and label maps."""
         return max((grid_shift(labels, read_grid(self.image, self.frame)) for labels in self._grids()), default=0.0)
 
     def drawn_on_scan(self) -> Sequence[Path]:
-        """The label maps that must lie on the grid of the scan; those of other grids are placed by `reference`."""
+        """Return the label maps that must lie on the scan's grid. `reference` places those of other grids."""
         return [self.labels]
 
     def _grids(self) -> Iterator[FileGrid]:
         return (read_grid(path, self.frame) for path in self.drawn_on_scan())
 
     def files(self) -> Sequence[Path]:
-        """The image and the label map, with the data files of MetaImage headers."""
+        """Return the image and the label map, with the data files of MetaImage headers."""
         return [file for path in self.needed() for file in (path, *_data_file(path))]
 
     def _require_present(self) -> None:
@@ -88,14 +88,14 @@ class FileEntry(ScanEntry):
 
 
 def relabel(labels: LabelMap, values: Mapping[int, int]) -> LabelMap:
-    """A label map with each value replaced by the one it stands for; values without one become background."""
+    """Return a label map with each value replaced by ours. Values without one become background."""
     present, places = np.unique(labels.labels, return_inverse=True)
     ours = np.array([values.get(int(value), 0) for value in present], np.uint8)
     return replace(labels, labels=ours[places].reshape(labels.shape))
 
 
 def require_folder(root: str | Path, dataset: str) -> Path:
-    """The folder of a data set.
+    """Return the folder of a data set.
 
     Raises:
         InputError: There is no such folder.
@@ -107,7 +107,7 @@ def require_folder(root: str | Path, dataset: str) -> Path:
 
 
 def not_found_error(root: Path, dataset: str, expected: str) -> InputError:
-    """The refusal of a folder that does not hold a data set."""
+    """Return the error for a folder that does not hold a data set."""
     return InputError(
         f"{root} does not look like the data set {dataset}: expected {expected}, but found none. Give the folder that "
         "the download was unpacked in."
@@ -115,7 +115,7 @@ def not_found_error(root: Path, dataset: str, expected: str) -> InputError:
 
 
 def index_files(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dict[Key, Path]:
-    """Files by what they are of, in order of their paths; those for which the key is None are left out.
+    """Return files by their keys, in order of their paths. Files with the key None are left out.
 
     Raises:
         InputError: Two files are of the same.
@@ -134,7 +134,7 @@ def index_files(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dic
 
 
 def _data_file(path: Path) -> list[Path]:
-    """The file that the voxels of a MetaImage header are in."""
+    """Return the file with the voxels of a MetaImage header."""
     if path.suffix.lower() != ".mhd" or not path.is_file():
         return []
     lines = path.read_text(encoding="latin-1").splitlines()

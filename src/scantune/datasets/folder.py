@@ -55,7 +55,7 @@ class ScanFolder(GenericDataSet):
     options: FolderOptions = field(default_factory=FolderOptions)
 
     def look(self) -> None:
-        """Whether there is a pattern."""
+        """Check that there is a pattern."""
         if not self.options.images:
             raise InputError(
                 f"The folder {self.root} has no layout that is known, so file patterns must say what is what: images = "
@@ -63,7 +63,7 @@ class ScanFolder(GenericDataSet):
             )
 
     def find(self) -> list[LayeredEntry]:
-        """All images with their label maps."""
+        """Return all images with their label maps."""
         splits = SPLITS if SPLIT in self.options.images else ("",)
         pairs = [(split, *pair) for split in splits for pair in self._pairs(split)]
         masks = [
@@ -91,13 +91,13 @@ class ScanFolder(GenericDataSet):
         return pair_files(images, labels, self.root)
 
     def _masks(self, split: str, names: Sequence[str]) -> list[Path] | list[None]:
-        """The brain masks of the scans of a split, in their order."""
+        """Return the brain masks of the scans of a split, in their order."""
         pattern = self.options.brain_mask.replace(SPLIT, split)
         return list(find_partners(names, pattern, self.root).values()) if pattern else [None] * len(names)
 
 
 def _endings(root: Path) -> str:
-    """What the files of a folder end in, as a sentence."""
+    """Describe the endings of a folder's files in a sentence."""
     counts: dict[str, int] = {}
     for path in sorted(root.iterdir()):
         if path.is_file() and ".nii" in path.name:

@@ -1,4 +1,4 @@
-"""Brains with FreeSurfer labels: their grouping into structures, tissues or two labels, and skull-stripping."""
+"""Brains with FreeSurfer labels: grouping into structures, tissues or two labels, and skull-stripping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STRUCTURES: dict[str, Iterable[int]] = {
     "cerebellar GM": (8, 47),
     "cerebellar WM": (7, 46),
     "cerebral GM": (3, 42, 26, 58, *range(1000, 3000)),  # the cortex in parcels, and the accumbens
-    "cerebral WM": (2, 41, *range(251, 256), 5, 44, 30, 62, 77, 80, 85),  # with what is found in it, and the chiasm
+    "cerebral WM": (2, 41, *range(251, 256), 5, 44, 30, 62, 77, 80, 85),  # with what lies in it, and the chiasm
     "thalamus": (10, 49),
     "hippocampus": (17, 53),
     "amygdala": (18, 54),
@@ -54,19 +54,19 @@ _NAMES: dict[Grouping, tuple[str, ...]] = {
 
 
 MASK_FILES = ("brainmask.mgz", "brainmask.nii.gz", "brain_mask.nii.gz", "brain_mask.nii", "brain.mgz")
-"""Files that tell what is brain, the best first."""
+"""Names of brain masks, the best first."""
 
 LABEL_FILES = ("aparc+aseg.mgz", "aparc+aseg.nii.gz", "aparc+aseg.nii")
 """Names of FreeSurfer's label map."""
 
 
 def label_names(grouping: Grouping) -> dict[str, int]:
-    """Label value of each structure of a grouping."""
+    """Return the label value of each structure of a grouping."""
     return {name: value for value, name in enumerate(_NAMES[grouping], start=1)}
 
 
 def group_labels(grouping: Grouping) -> dict[int, int]:
-    """Our label value of each of FreeSurfer's; those that are not named are background."""
+    """Return our label value of each of FreeSurfer's. All others are background."""
     ours = label_names(grouping)
     parts = {name: (name,) for name in _STRUCTURES} if grouping == "structures" else _TISSUES
     return {theirs: ours[name] for name in ours for part in parts[name] for theirs in _STRUCTURES[part]}
@@ -77,11 +77,11 @@ class BrainEntry(FileEntry):
     """A T1w scan with FreeSurfer's labels, which may lie on FreeSurfer's own grid.
 
     Attributes:
-        strip: What the scan is multiplied with: nothing, a brain mask, or whether there is a label, as the paper's
-            authors did; the last lets the reference decide what the network sees.
-        mask: A brain mask, or a scan that is 0 outside the brain; needed with `strip="mask"` only.
-        offset: By how many slices the scan is shifted along the body's axis against the others of the paper's
-            registration experiment.
+        strip: What the scan is multiplied by: nothing, a brain mask, or the labelled voxels, as the paper's authors
+            did. The labels let the reference decide what the network sees.
+        mask: Brain mask, or a scan that is 0 outside the brain. Needed with `strip="mask"` only.
+        offset: Slices by which the scan is shifted along the body's axis against others of the paper's registration
+            experiment.
     """
 
     strip: Stripping = "none"
@@ -90,11 +90,11 @@ class BrainEntry(FileEntry):
 
     @property
     def stripped(self) -> bool:
-        """Whether it is stripped here."""
+        """Return whether `scan` strips it."""
         return self.strip != "none"
 
     def scan(self) -> Case:
-        """The scan, with everything but the brain 0 where it is to be stripped."""
+        """Read the scan, with 0 outside the brain if it is to be stripped."""
         scan = read_scan(self.image)
         if self.strip == "none":
             return scan
@@ -107,29 +107,29 @@ class BrainEntry(FileEntry):
         return replace(scan, image=scan.image * (_on_grid(brain, scan).labels > 0))
 
     def check_headers(self) -> None:
-        """Whether there is a mask to strip with; labels may lie on another grid."""
+        """Check that there is a mask to strip with. Labels may lie on another grid."""
         if self.strip == "mask" and self.mask is None:
             raise ScanError(
-                f"{self.name} has no brain mask: expected brainmask.mgz, brain_mask.nii.gz or the like beside "
+                f"{self.name} has no brain mask: expected brainmask.mgz, brain_mask.nii.gz or a similar file beside "
                 f"{self.labels}. Make one, or give the option strip=labels or strip=none."
             )
 
     def drawn_on_scan(self) -> Sequence[Path]:
-        """None: labels may lie on FreeSurfer's grid."""
+        """Return nothing, since labels may lie on FreeSurfer's grid."""
         return []
 
     def reference(self, scan: Case) -> LabelMap:
-        """The grouped labels on the grid of the scan."""
+        """Read the grouped labels on the grid of the scan."""
         return _on_grid(relabel(read_labels(self.labels), self.values), scan)
 
     def needed(self) -> Sequence[Path]:
-        """With the brain mask, where it is used."""
+        """Return the scan, the labels, and the brain mask if it is used."""
         return [self.image, self.labels, *([self.mask] if self.mask and self.strip == "mask" else [])]
 
 
 @dataclass(frozen=True)
 class BrainOptions:
-    """How brains with FreeSurfer labels are read."""
+    """Options of brains with FreeSurfer labels."""
 
     grouping: Grouping = "structures"
     """The paper's 14 structures, the tissues CSF, GM and WM, or GM and WM as in its registration experiment."""
@@ -137,10 +137,10 @@ class BrainOptions:
 
 @dataclass(frozen=True)
 class StrippingOptions(BrainOptions):
-    """How brains are read whose skull is still there."""
+    """Options of brains that are not skull-stripped."""
 
     strip: Stripping = "mask"
-    """Set everything to 0 outside a brain mask, or outside the reference labels as the authors did, or nothing."""
+    """Where everything outside is set to 0: a brain mask, the reference labels as the authors did, or nowhere."""
 
 
 class BrainDataSet(DataSet):
@@ -151,31 +151,31 @@ class BrainDataSet(DataSet):
 
     @abstractmethod
     def __init__(self, root: Path, options: Any) -> None:
-        """Looks for people in the folder and all below it."""
+        """Find people in the folder and all below it."""
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Self:
-        """Looks at a folder, with the options of the class's `options_type`."""
+        """Open a folder, with the options of the class's `options_type`."""
         settings = settings_from_table(cls.options_type, options, f"the options of {cls.name}")
         return cls(require_folder(root, cls.name), settings)
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """As the option grouping says."""
+        """Return the labels of the option grouping."""
         return label_names(self.options.grouping)
 
 
 def find_first(folder: Path, names: Iterable[str]) -> Path | None:
-    """The first of several files that a folder has."""
+    """Return the first of several files that a folder has."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def files_by_folder(root: Path, names: Sequence[str]) -> dict[Path, Path]:
-    """One of FreeSurfer's files by the folder of the person or session, which is above `mri` where there is one.
+    """Return FreeSurfer's files by the folder of the person or session, which is above `mri` where it exists.
 
     Args:
         root: Where to look, at any depth.
-        names: Names that it may have; where a folder has several, the first.
+        names: Names that a file may have. The first one that a folder has is taken.
     """
     found: dict[Path, Path] = {}
     for name in reversed(names):

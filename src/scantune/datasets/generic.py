@@ -64,18 +64,18 @@ class GenericOptions:
 
     @property
     def named(self) -> dict[str, int]:
-        """Our label of each structure, as far as it is told."""
+        """Return our label of each structure that is named."""
         return dict(self.structures) or {name: value for value, name in enumerate(self.groups, start=1)}
 
     @property
     def grouped(self) -> dict[int, int] | None:
-        """Our label of each value of the label maps; None where they are taken as they are."""
+        """Return our label of each value of the label maps, or None if values stay as they are."""
         ours = self.named
         return {theirs: ours[name] for name, values in self.groups.items() for theirs in values} or None
 
     @property
     def allowed(self) -> frozenset[int] | None:
-        """Labels that may occur; None where no structures are named."""
+        """Return the labels that may occur, or None if no structures are named."""
         return frozenset({0, *self.structures.values()}) if self.structures else None
 
 
@@ -97,7 +97,7 @@ class GenericDataSet(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Self:
-        """Look at a folder or file."""
+        """Open a folder or file."""
         place = Path(root).expanduser()
         if not (place.is_file() if cls.kind == "file" else place.is_dir()):
             raise InputError(f"{place} must be a {cls.kind}, for the data set {cls.name}, but there is none. Check it.")
@@ -107,17 +107,17 @@ class GenericDataSet(DataSet):
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """As the user named them."""
+        """Return the labels that the user named."""
         return dict(self.options.named)
 
     def entries(self) -> list[ScanEntry]:
-        """All scans by name, each with a split."""
+        """Return all scans by name, each with a split."""
         options = self.options
         found = [replace(entry, groups=options.grouped) for entry in sort_by_name(self.find(), self.root)]
         return [*assign_splits(found, options.validation, options.test, options.seed)]
 
     def look(self) -> None:
-        """See whether the root is laid out as expected.
+        """Check that the root is laid out as expected.
 
         Raises:
             InputError: It is not.
@@ -125,4 +125,4 @@ class GenericDataSet(DataSet):
 
     @abstractmethod
     def find(self) -> list[LayeredEntry]:
-        """All scans, in any order, with the splits that the layout itself tells."""
+        """Return all scans in any order, with the splits that the layout itself gives."""

@@ -52,7 +52,7 @@ class Hcp(BrainDataSet):
         require_people(len(self._folders), options.first_test + _TEST, "HCP", root)
 
     def entries(self) -> list[ScanEntry]:
-        """The paper's 35 people."""
+        """Return the scans of the paper's 35 people."""
         first = self.options.first_test
         splits = split_by_order(sorted(self._folders), _TRAIN, _VALIDATION, range(first, first + _TEST))
         return [self._entry(person, split) for person, split in splits.items()]

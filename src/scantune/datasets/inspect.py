@@ -50,7 +50,7 @@ SCAN_NOTES = {
 
 
 def inspect_scan(entry: ScanEntry) -> ScanSummary:
-    """Read a scan, and tell what it is."""
+    """Read a scan and summarise it."""
     try:
         case = entry.read()
     except ScanError as error:

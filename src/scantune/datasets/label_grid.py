@@ -11,7 +11,7 @@ from scantune.scans.case import Case, LabelMap
 
 
 def place_on_grid(labels: LabelMap, scan: Case) -> LabelMap:
-    """A label map on the grid of a scan, each voxel with the label that is nearest in space; 0 outside the map.
+    """Resample a label map to the grid of a scan, by the nearest label in space and 0 outside the map.
 
     Nothing is averaged, so no label arises that was not there. Where both grids have the same voxels, in whatever order
     of axes and slices, every label goes to its own voxel.
@@ -42,7 +42,7 @@ def place_on_grid(labels: LabelMap, scan: Case) -> LabelMap:
 
 
 def pad_to_grid(labels: LabelMap, scan: Case) -> LabelMap:
-    """A label map without a place of its own on a scan's grid: slice by slice from the first, then background.
+    """Place a label map without a position slice by slice from a scan's first slice. Other slices become background.
 
     Raises:
         ScanError: The slices differ in size, or there are more labelled slices than slices.
@@ -58,6 +58,6 @@ def pad_to_grid(labels: LabelMap, scan: Case) -> LabelMap:
 
 
 def has_no_position(labels: LabelMap) -> bool:
-    """Whether a header leaves open where the map is: unit axes in the file's own sense, and the origin at 0."""
+    """Return whether a header gives no position: unit axes along those of the file, and the origin at 0."""
     axes = labels.affine[:3, :3] / labels.spacing
     return bool(np.allclose(np.abs(axes), np.eye(3)) and np.allclose(labels.affine[:3, 3], 0))

@@ -52,7 +52,7 @@ class LayeredEntry(ScanEntry):
     brain_mask: Path | None = None
 
     def read(self) -> Case:
-        """The scan with its reference."""
+        """Read the scan with its reference."""
         case = read_scan(self.image, self.frame)
         if self.brain_mask is not None:
             case = case.stripped(read_scan(self.brain_mask))
@@ -68,31 +68,31 @@ class LayeredEntry(ScanEntry):
 
     @property
     def labelled(self) -> bool:
-        """Whether there is a reference."""
+        """Return whether the scan has a reference."""
         return bool(self.layers)
 
     @property
     def stripped(self) -> bool:
-        """Whether there is a mask."""
+        """Return whether the scan has a brain mask."""
         return self.brain_mask is not None
 
     def files(self) -> Sequence[Path]:
-        """The image, then the labels and the mask."""
+        """Return the image, then the labels and the mask."""
         return [self.image, *self._on_grid()]
 
     def check(self) -> None:
-        """Whether all files can be opened and lie on one grid, as their headers tell."""
+        """Check by their headers that all files can be opened and lie on one grid."""
         grid = read_grid(self.image, self.frame)
         for path in self._on_grid():
             require_same_grid(read_grid(path), grid)
 
     def shift(self) -> float:
-        """The largest, as the headers of labels and mask tell."""
+        """Return the largest shift between the headers of the image and of its labels and mask."""
         grid = read_grid(self.image, self.frame)
         return max((grid_shift(read_grid(path), grid) for path in self._on_grid()), default=0.0)
 
     def _on_grid(self) -> list[Path]:
-        """The files that must lie on the image's grid."""
+        """Return the files that must lie on the image's grid."""
         return [*(layer.path for layer in self.layers), *([self.brain_mask] if self.brain_mask else [])]
 
     def _labels(self, layer: LabelLayer) -> LabelMap:
@@ -105,7 +105,7 @@ class LayeredEntry(ScanEntry):
 
 
 def sort_by_name(entries: Iterable[LayeredEntry], where: object) -> list[LayeredEntry]:
-    """Entries by name.
+    """Return entries sorted by name.
 
     Raises:
         InputError: There are none, or two have the same name.

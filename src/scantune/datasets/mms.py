@@ -41,7 +41,7 @@ P5R1Y4 Q0U0V5 Q3R9W7 R4Y1Z9 S1S3Z7 T2T9Z9 T9U9W2""",
 }
 """The people of each hospital, the training hospital first."""
 
-_COUNTS = {"CSF": (30, 10), "UHE": (10, 5), "HVHD": (55, 10)}  # who train and who validate; the other 10 test
+_COUNTS = {"CSF": (30, 10), "UHE": (10, 5), "HVHD": (55, 10)}  # for training and validation, then 10 for testing
 _COLUMNS = ("external code", "centre", "ed", "es")
 _PHASES = ("ED", "ES")
 
@@ -50,7 +50,7 @@ class PhaseEntry(FileEntry):
     """One phase of a heart."""
 
     def reference(self, scan: Case) -> LabelMap:
-        """The drawing of this phase, which must not be empty: only two frames were drawn on."""
+        """Read the label map of this phase, which must not be empty: observers labelled only two frames."""
         labels = super().reference(scan)
         if not labels.labels.any():
             raise ScanError(
@@ -75,18 +75,18 @@ class Mms(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Mms:
-        """Looks for scans and the table in the folder and all below it."""
+        """Find scans and the table in the folder and all below it."""
         if options:
             raise InputError(f"The data set {cls.name} has no options, but got {', '.join(options)}.")
         return cls(require_folder(root, cls.name))
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Left ventricle, its muscle, and right ventricle."""
+        """Return left ventricle, its muscle, and right ventricle."""
         return {"LV": 1, "MYO": 2, "RV": 3}
 
     def entries(self) -> list[ScanEntry]:
-        """Both phases of the paper's people, of the hospitals that the folder has a scan of."""
+        """Return both phases of the paper's people, for the hospitals that the folder holds."""
         return [entry for site, codes in CODES.items() for entry in self._site(site, codes.split())]
 
     def _site(self, site: str, codes: list[str]) -> list[ScanEntry]:
@@ -118,7 +118,7 @@ class Mms(DataSet):
 
 
 def _table(root: Path) -> dict[str, dict[str, str]]:
-    """The newest table with the columns that are needed: its rows by the person's code, columns in small letters."""
+    """Return the rows of the newest table with the needed columns, by the person's code and with lower-case columns."""
     for path in sorted(root.rglob("*.csv"), key=lambda path: path.name, reverse=True):
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
             rows = [

@@ -43,7 +43,7 @@ class SeriesEntry(FileEntry):
     """A scan among the DICOM series of a person, and a label map on a part of its grid."""
 
     def scan(self) -> Case:
-        """The one series, or of several the one that the label map was drawn on."""
+        """Read the one series, or of several the one that the label map was drawn on."""
         self.check_headers()
         folders = self.series()
         if len(folders) == 1:
@@ -64,24 +64,24 @@ class SeriesEntry(FileEntry):
         return fitting[0]
 
     def check_headers(self) -> None:
-        """Whether there is a DICOM series at all."""
+        """Check that there is a DICOM series."""
         if not self.series():
             raise ScanError(f"{self.image} must hold the DICOM slices of {self.name}, but holds none. Get them again.")
 
     def drawn_on_scan(self) -> Sequence[Path]:
-        """None: the label map may lie on some slices alone."""
+        """Return nothing, since the label map may cover some slices only."""
         return []
 
     def reference(self, scan: Case) -> LabelMap:
-        """The zones on the grid of the whole scan."""
+        """Read the zones on the grid of the whole scan."""
         return relabel(_on_grid(read_labels(self.labels, self.values), scan), self.values)
 
     def series(self) -> list[Path]:
-        """Folders with slices, below the person's and itself."""
+        """Return the folders with slices: the person's and those below."""
         return sorted({path.parent for path in self._slices()})
 
     def files(self) -> Sequence[Path]:
-        """All slices below the person's folder, and the label map."""
+        """Return all slices below the person's folder, and the label map."""
         return [*self._slices(), self.labels]
 
     def _slices(self) -> list[Path]:
@@ -107,18 +107,18 @@ class NciIsbi(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> NciIsbi:
-        """Looks for label maps and people's folders in the folder and all below it."""
+        """Find label maps and people's folders in the folder and all below it."""
         if options:
             raise InputError(f"The data set {cls.name} has no options, but got {', '.join(options)}.")
         return cls(require_folder(root, cls.name))
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Central gland (with the transition zone) and peripheral zone; scored together, as the whole gland."""
+        """Return central gland (with the transition zone) and peripheral zone, scored together as the whole gland."""
         return {"TZ": 1, "PZ": 2}
 
     def entries(self) -> list[ScanEntry]:
-        """Everyone with a label map, and everyone known to have one."""
+        """Return the scans of everyone with a label map, and of everyone known to have one."""
         return [entry for site in self.sites for entry in self._site(site)]
 
     def _site(self, site: str) -> list[ScanEntry]:
@@ -142,7 +142,7 @@ def _person(name: str) -> str | None:
 
 
 def _on_grid(labels: LabelMap, scan: Case) -> LabelMap:
-    """A label map on the grid that it was drawn on a part of: no labelled voxel may get lost or be doubled."""
+    """Place a label map on the scan's grid, of which it covers a part. No labelled voxel may get lost or be doubled."""
     whole = pad_to_grid(labels, scan) if has_no_position(labels) else place_on_grid(labels, scan)
     before, after = (np.bincount(each.labels.ravel(), minlength=3)[1:] for each in (labels, whole))
     if not np.array_equal(before, after):

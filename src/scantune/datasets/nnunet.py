@@ -41,17 +41,17 @@ class DescribedDataSet(GenericDataSet):
 
     @property
     def labels(self) -> dict[str, int]:
-        """As the user named them, or as dataset.json does."""
+        """Return the labels that the user named, or else those of dataset.json."""
         return self.options.named or structures_of(self.about)
 
     @property
     def channels(self) -> dict[int, str]:
-        """Numbers and names of the contrasts."""
+        """Return the numbers and names of the contrasts."""
         table = self.about.get("channel_names") or self.about.get("modality") or {}
         return {int(number): str(name) for number, name in table.items() if str(number).isdecimal()}
 
     def channel(self) -> int:
-        """The number of the contrast to take.
+        """Return the number of the contrast to take.
 
         Raises:
             InputError: There is none of this name or number.
@@ -65,7 +65,7 @@ class DescribedDataSet(GenericDataSet):
 
     @property
     def allowed(self) -> frozenset[int] | None:
-        """Labels that may occur."""
+        """Return the labels that may occur."""
         return frozenset({0, *self.labels.values()}) if self.labels and not self.options.groups else None
 
 
@@ -79,13 +79,13 @@ class NnUnet(DescribedDataSet):
     name: ClassVar[str] = "nnunet"
 
     def look(self) -> None:
-        """Whether there are images to train on."""
+        """Check that there are training images."""
         super().look()
         if not (self.root / "imagesTr").is_dir() and "dataset" not in self.about:
             raise InputError(f"The nnU-Net data set {self.root} must have a folder imagesTr, but has none.")
 
     def find(self) -> list[LayeredEntry]:
-        """All cases, those of imagesTs for testing."""
+        """Return all cases. Those of imagesTs are for testing."""
         listed = self.about.get("dataset")
         if isinstance(listed, dict):
             return [
@@ -124,7 +124,7 @@ class NnUnet(DescribedDataSet):
 
 
 def read_description(root: Path) -> dict[str, Any]:
-    """What dataset.json tells.
+    """Return the content of dataset.json.
 
     Raises:
         InputError: It is not there, or not as it should be.
@@ -142,7 +142,7 @@ def read_description(root: Path) -> dict[str, Any]:
 
 
 def structures_of(about: Mapping[str, Any]) -> dict[str, int]:
-    """The label value of each structure, from names by value (the older way) or values by name.
+    """Return the label value of each structure, from names by value (the older way) or values by name.
 
     Names of regions that are made of several values are left out, and so is a label to be ignored.
     """

@@ -58,7 +58,7 @@ class Oasis(BrainDataSet):
         require_people(len({_person(session) for session in self._labels}), _TEST.stop, "OASIS", root)
 
     def entries(self) -> list[ScanEntry]:
-        """All sessions of 25 people."""
+        """Return all sessions of 25 people."""
         people = sorted({_person(session) for session in self._labels})
         splits = split_by_order(people, 10, 5, _TEST)
         return [self._entry(session, splits) for session in sorted(self._labels) if _person(session) in splits]
@@ -79,6 +79,6 @@ class Oasis(BrainDataSet):
 
 
 def _person(session: str) -> str:
-    """The person of a session; empty for folders that are of no session."""
+    """Return the person of a session, or nothing for folders of no session."""
     found = re.match(r"(OAS[12]_\d{4}|OAS[34]\d{4})(?!\d)", session)
     return found[1] if found else ""

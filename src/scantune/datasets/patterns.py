@@ -30,7 +30,7 @@ class PatternMatch:
 def pair_files(
     images: str, labels: str = "", root: Path = Path()
 ) -> list[tuple[str, PatternMatch, PatternMatch | None]]:
-    """Pairs the files of two patterns by what their names have in common, in order of name.
+    """Pair the files of two patterns by the common part of their names, in order of name.
 
     Args:
         images: Pattern of the images.
@@ -55,7 +55,7 @@ def pair_files(
 
 
 def find_partners(names: Iterable[str], pattern: str, root: Path = Path()) -> dict[str, Path]:
-    """The file of a pattern for each of several scans, by name; the pattern may have more.
+    """Return the file of a pattern for each of several scans, by name. Other files of the pattern are left out.
 
     Raises:
         InputError: Scans have none, which are all named.
@@ -71,7 +71,7 @@ def find_partners(names: Iterable[str], pattern: str, root: Path = Path()) -> di
 
 
 def match_pattern(pattern: str, root: Path = Path()) -> dict[str, PatternMatch]:
-    """The files of a pattern that starts in a folder, by the names of their scans.
+    """Return the files of a pattern that starts in a folder, by the names of their scans.
 
     Raises:
         InputError: It is not a pattern, or two files have the same name.
@@ -98,7 +98,7 @@ def match_pattern(pattern: str, root: Path = Path()) -> dict[str, PatternMatch]:
 
 
 def _starred(pattern: str, path: str) -> tuple[str, str]:
-    """What the stars and `{site}` of a pattern stand for in a path, each thing once, and the site by itself."""
+    """Return what the stars and `{site}` of a pattern stand for in a path, each text once, and the site by itself."""
     expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
     first, *others = expression.split(re.escape(SITE_PLACEHOLDER))
     # A site that stands twice is the same; the first is as short as can be, so that CS_* is the site CS.

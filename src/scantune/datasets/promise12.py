@@ -53,17 +53,17 @@ class Promise12(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Promise12:
-        """Looks for segmentations in the folder and all below it."""
+        """Find segmentations in the folder and all below it."""
         settings = settings_from_table(Promise12Options, options, f"the options of {cls.name}")
         return cls(require_folder(root, cls.name), settings)
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """The whole gland."""
+        """Return the whole gland."""
         return {"prostate": 1}
 
     def entries(self) -> list[ScanEntry]:
-        """All cases of the hospitals that the folder has a case of."""
+        """Return all cases of the hospitals that the folder holds."""
         return [entry for site, numbers in CASE_NUMBERS.items() for entry in self._site(site, numbers)]
 
     def _site(self, site: str, numbers: list[int]) -> list[ScanEntry]:

@@ -56,7 +56,7 @@ class VotedEntry(FileEntry):
     others: Sequence[Path]
 
     def reference(self, scan: Case) -> LabelMap:
-        """What most raters say."""
+        """Return the majority vote of all raters."""
         masks = [relabel(read_labels(path, self.values), self.values) for path in (self.labels, *self.others)]
         for mask in masks:
             require_same_grid(mask, scan)
@@ -65,11 +65,11 @@ class VotedEntry(FileEntry):
         return replace(masks[0], labels=votes.argmax(0).astype(np.uint8))
 
     def drawn_on_scan(self) -> Sequence[Path]:
-        """All masks."""
+        """Return all masks."""
         return [self.labels, *self.others]
 
     def needed(self) -> Sequence[Path]:
-        """With all masks."""
+        """Return the scan and all masks."""
         return [*super().needed(), *self.others]
 
 
@@ -88,17 +88,17 @@ class Scgm(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Scgm:
-        """Looks for masks in the folder and all below it."""
+        """Find masks in the folder and all below it."""
         settings = settings_from_table(ScgmOptions, options, f"the options of {cls.name}")
         return cls(require_folder(root, cls.name), settings)
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Grey and white matter."""
+        """Return grey and white matter."""
         return {"GM": 1, "WM": 2}
 
     def entries(self) -> list[ScanEntry]:
-        """All labelled people of the sites that the folder has a mask of."""
+        """Return the scans of all labelled people of the sites that the folder holds."""
         return [entry for site in self.sites for entry in self._site(site)]
 
     def _site(self, site: str) -> list[ScanEntry]:

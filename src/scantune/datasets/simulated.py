@@ -37,11 +37,11 @@ class Simulated(DataSet):
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Those of the cohort."""
+        """Return the labels of the cohort."""
         return dict(self.manifest["labels"])
 
     def entries(self) -> list[ScanEntry]:
-        """All scans by name."""
+        """Return all scans by name."""
         allowed = frozenset({0, *self.labels.values()})
         entries = [
             LayeredEntry(

@@ -7,7 +7,7 @@ from scantune.errors import InputError
 
 
 def split_by_order(people: Sequence[str], train: int, validation: int, test: range) -> dict[str, str]:
-    """The split of each person by their place in a list: the first train, the next validate.
+    """Return the split of each person by their place in a list: the first train, the next validate.
 
     Args:
         people: Everyone, in the order that the split goes by.
@@ -23,7 +23,7 @@ def split_by_order(people: Sequence[str], train: int, validation: int, test: ran
 
 
 def split_by_fold(people: Sequence[str], fold: int, validation: int, test: int, folds: int) -> dict[str, str]:
-    """The split of each person in one of the paper's folds, or in all of them pooled.
+    """Return the split of each person in one of the paper's folds, or in all of them pooled.
 
     In fold 1 the last of the list test and those before them validate; in each further fold the block moves towards
     the front by as many as test, and goes on at the end of the list where the front is reached. Everyone else trains.
@@ -69,5 +69,5 @@ def require_people(count: int, needed: int, site: str, root: Path) -> None:
 
 
 def _block(people: Sequence[str], skipped: int, count: int) -> list[str]:
-    """So many people from the end of the list, after some that are skipped, around the list."""
+    """Return a number of people from the end of the list, after some that are skipped, going round the list."""
     return [people[-(1 + (skipped + n) % len(people))] for n in range(count)]

@@ -1,4 +1,4 @@
-"""Who is on a scan, as file names tell it, and splits that keep the scans of a person together."""
+"""People on scans, by file names, and splits that keep the scans of a person together."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ AnyEntry = TypeVar("AnyEntry", bound=ScanEntry)
 
 
 def find_subject(name: str, rule: str = "", file: str = "") -> str:
-    """The person on a scan.
+    """Return the person on a scan.
 
     Args:
-        name: The scan's.
-        rule: A regular expression that is looked for in the name; its first group, or all of it where it has no
-            group, is the person. Without one, names that have `sub-LABEL` in them, in the file's name or else the
-            scan's, are of the person `sub-LABEL`, and all others of what stands before the first `_ses`, `_run`, or
-            `Ses` and a digit. `sub-12Ses1`, `sub-12_ses-2_T1w` and `sub-12_run-1_T1w` are all of `sub-12`.
-        file: The file's name, without its ending.
+        name: Name of the scan.
+        rule: Regular expression that is searched for in the name. Its first group, or the whole match without
+            groups, is the person. Without a rule, the person is `sub-LABEL` if the name of the file or else of the
+            scan has it, and otherwise the part before the first `_ses`, `_run`, or `Ses` with a digit.
+            `sub-12Ses1`, `sub-12_ses-2_T1w` and `sub-12_run-1_T1w` are all of `sub-12`.
+        file: Name of the file, without its extension.
 
     Raises:
-        InputError: The rule is not in the name.
+        InputError: The rule does not match the name.
     """
     if rule:
         found = re.search(rule, name)
@@ -45,18 +45,18 @@ def find_subject(name: str, rule: str = "", file: str = "") -> str:
 
 
 def assign_splits(entries: Sequence[AnyEntry], validation: float, test: float = 0.0, seed: int = 0) -> list[AnyEntry]:
-    """Entries with a split each, given by person; those that have one keep it.
+    """Give each entry a split, by person. Entries that have one keep it.
 
-    The people of each site are taken in order of name (with a seed above 0, in another order that it decides, the same
-    on every machine) and every so manieth is put aside. Whoever is at two sites counts at the first. Where no entry is
-    for validation, those for training are divided too.
+    The people of each site are taken in order of name, or in an order that a seed above 0 decides (the same on every
+    machine), and put aside at regular intervals. People at two sites count at the first. If no entry is for validation,
+    those for training are divided too.
 
     Args:
-        entries: In any order, which stays.
-        validation: Share of the people put aside for validation; at least one of a site that has someone left to train
-            on, and at least one of all.
-        test: Share of the people put aside for testing; at least one likewise.
-        seed: Another one puts other people aside.
+        entries: Entries in any order, which is kept.
+        validation: Share of the people put aside for validation: at least one of each site that has someone left for
+            training, and at least one of all.
+        test: Share of the people put aside for testing, at least one likewise.
+        seed: Seed of the order of people. 0 keeps the order of names.
     """
     fixed = {"validation", "test"} if all(entry.split != "validation" for entry in entries) else set(SPLITS)
     site: dict[str, str] = {}
@@ -76,7 +76,7 @@ def assign_splits(entries: Sequence[AnyEntry], validation: float, test: float = 
 
 
 def subjects_in_two_splits(entries: Sequence[ScanEntry]) -> dict[str, list[str]]:
-    """The splits of everyone who is in more than one."""
+    """Return the splits of everyone who is in more than one."""
     splits: dict[str, set[str]] = {}
     for entry in entries:
         splits.setdefault(entry.subject, set()).add(entry.split)
@@ -88,14 +88,14 @@ def _rank(person: str, seed: int) -> str:
 
 
 def _every(people: Sequence[str], validation: float, test: float) -> dict[str, str]:
-    """The split of every so manieth, who is not for training."""
+    """Return the split of the people who are put aside at regular intervals of the list."""
     both = validation + test
     chosen = [person for n, person in enumerate(people) if _steps(n, both)]
     return {person: "test" if _steps(n, test / both) else "validation" for n, person in enumerate(chosen)}
 
 
 def _with_each(people: Sequence[str], aside: dict[str, str], validation: float, test: float) -> dict[str, str]:
-    """Those who are put aside, and the last of the others for a split that nobody is in, while someone is left."""
+    """Return the people put aside, with the last of the others for each empty split if one can be spared."""
     for split, share in (("validation", validation), ("test", test)):
         left = [person for person in people if person not in aside]
         if share and split not in aside.values() and len(left) > 1:
@@ -104,5 +104,5 @@ def _with_each(people: Sequence[str], aside: dict[str, str], validation: float, 
 
 
 def _steps(number: int, share: float) -> bool:
-    """Whether a whole number lies between so many shares and one more; rounded, as 3 shares of 1/3 are one."""
+    """Return whether a whole number lies between a number of shares and one more, where 3 shares of 1/3 are one."""
     return math.floor(round((number + 1) * share, 9)) > math.floor(round(number * share, 9))

@@ -57,17 +57,17 @@ class Wmh(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Wmh:
-        """Looks for FLAIR scans in the folder and all below it."""
+        """Find FLAIR scans in the folder and all below it."""
         settings = settings_from_table(WmhOptions, options, f"the options of {cls.name}")
         return cls(require_folder(root, cls.name), settings)
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """White matter hyperintensities alone."""
+        """Return white matter hyperintensities, the only structure."""
         return {"WMH": 1}
 
     def entries(self) -> list[ScanEntry]:
-        """All people of the hospitals that the folder has a scan of."""
+        """Return the scans of all people of the hospitals that the folder holds."""
         return [entry for site in self.sites for entry in self._site(site)]
 
     def _site(self, site: str) -> list[ScanEntry]:
@@ -94,7 +94,7 @@ class Wmh(DataSet):
 
     @staticmethod
     def _person(path: Path, within: str) -> _Person | None:
-        """Whose file it is, of those that are split; None for everyone else."""
+        """Return the person of a file, or None for people who are in no split."""
         folder = path.parent
         if within:
             if folder.name != within:

@@ -1,4 +1,4 @@
-"""The uneven brightness that a coil leaves in a scan, found and removed by N4."""
+"""Removal by N4 of the bias field, the uneven brightness that a coil leaves in a scan."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scantune.errors import ScanError
 from scantune.scans.case import Case
 
 N4_SHRINK = 4
-"""The bias field is estimated on a grid this many times coarser, along axes that are long enough."""
+"""Factor by which the grid is coarser on which the bias field is estimated, along axes that are long enough."""
 
 
 def remove_bias(case: Case, content: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
-    """The scan's intensities `(x, y, z)` divided by the smooth bias field that N4 finds in them.
+    """Return the scan's intensities `(x, y, z)` divided by the smooth bias field that N4 finds in them.
 
     Args:
-        case: The scan; the field is estimated on a grid coarser by `N4_SHRINK`, and applied on its own.
-        content: The voxels `(x, y, z)` to estimate the field from; None takes those above Otsu's threshold.
+        case: The scan. The field is estimated on a grid coarser by `N4_SHRINK`, and applied on the scan's own.
+        content: Voxels `(x, y, z)` to estimate the field from. None takes those above Otsu's threshold.
     """
     import SimpleITK
 

@@ -1,4 +1,4 @@
-"""A deformation as other tools take it: displacements on the scan's own grid, in mm, from the scan to the atlas."""
+"""Deformations for other tools: displacements in mm from the scan to the atlas, on the scan's own grid."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,15 +17,15 @@ LPS = np.array([-1.0, -1.0, 1.0])
 def native_displacement(
     displacement: Tensor, prepared: Prepared, case: Case, world: Sequence[Sequence[float]]
 ) -> NDArray[np.float32]:
-    """What leads from every voxel of a scan to its place in the atlas's own space.
+    """Return the displacement from every voxel of a scan to its place in the atlas's own space.
 
-    Beyond the slab that the network sees there is the placement of the atlas alone, without its deformation.
+    Beyond the slab that the network sees, only the placement of the atlas counts, without its deformation.
 
     Args:
-        displacement: In pixels of the pictures, along rows and columns, `(slices, 2, height, width)`.
-        prepared: How the scan became pictures.
+        displacement: Displacement in pixels of the pictures along rows and columns, `(slices, 2, height, width)`.
+        prepared: The scan as the network sees it.
         case: The scan.
-        world: From height in mm, row and column of the pictures to the atlas's space in mm (RAS+), four rows of four.
+        world: Map from height in mm, row and column of pictures to the atlas's space in mm (RAS+), `(4, 4)`.
 
     Returns:
         Displacements in mm `(x, y, z, 3)`, as ITK and ANTs have them: along left, posterior and superior.
@@ -43,6 +43,6 @@ def native_displacement(
 
 
 def _mapped(matrix: NDArray[Any], points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points `(3, ...)` through an affine map `(4, 4)`."""
+    """Return points `(3, ...)` mapped by an affine `(4, 4)`."""
     mapped: NDArray[np.float64] = np.tensordot(matrix[:3, :3], points, axes=1) + matrix[:3, 3].reshape(3, 1, 1, 1)
     return mapped

@@ -1,4 +1,4 @@
-"""From a scan's own grid to a network's slices and back: axes, in-plane resampling, crop and zero-padding.
+"""From a scan's own grid to a network's slices and back: axes, in-plane resampling, cropping and zero-padding.
 
 Slices are laid out as radiologists look at them, whatever the axis order of the file:
 
@@ -36,7 +36,7 @@ PLANES = tuple(_LAYOUT)
 
 @dataclass(frozen=True)
 class Orientation:
-    """Which axes of a scan's array become slices, rows and columns.
+    """Axes of a scan's array that become slices, rows and columns.
 
     Attributes:
         axes: Array axis of the slices, rows and columns.
@@ -48,7 +48,7 @@ class Orientation:
 
     @classmethod
     def closest(cls, affine: NDArray[np.float64], plane: Plane) -> Orientation:
-        """The orientation of a plane, with every array axis taken for the world axis it is closest to.
+        """Return the orientation of a plane, with every array axis taken as the world axis it is closest to.
 
         Args:
             affine: Voxel to world, `(4, 4)`, RAS+.
@@ -67,15 +67,15 @@ class Orientation:
         return cls((a, b, c), (bool(forward_a < 0), bool(forward_b < 0), bool(forward_c < 0)))
 
     def to_slices(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A view `(slices, rows, columns)` of an array `(x, y, z)`."""
+        """Return a view `(slices, rows, columns)` of an array `(x, y, z)`."""
         return np.flip(np.transpose(array, self.axes), self._flipped)
 
     def to_native(self, slices: NDArray[Any]) -> NDArray[Any]:
-        """A view `(x, y, z)` of an array `(slices, rows, columns)`; the inverse of `to_slices`."""
+        """Return a view `(x, y, z)` of an array `(slices, rows, columns)`, the inverse of `to_slices`."""
         return np.transpose(np.flip(slices, self._flipped), np.argsort(self.axes))
 
     def matrix(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """From slice, row and column numbers to array indices, `(4, 4)`, for an array of a shape."""
+        """Return the map from slice, row and column numbers to indices of an array of this shape, `(4, 4)`."""
         matrix = np.zeros((4, 4))
         matrix[3, 3] = 1
         for number, (axis, flip) in enumerate(zip(self.axes, self.flips, strict=True)):
@@ -84,7 +84,7 @@ class Orientation:
         return matrix
 
     def plane(self, affine: NDArray[np.float64]) -> Plane:
-        """The plane of the slices, on the grid of this affine."""
+        """Return the plane of the slices on the grid of an affine."""
         return next((name for name in _LAYOUT if Orientation.closest(affine, name) == self), "axial")
 
     @property
@@ -94,13 +94,13 @@ class Orientation:
 
 @dataclass(frozen=True)
 class Slab:
-    """The slices of a scan that a network sees, and where the middle is that their heights are counted from.
+    """Slices of a scan that a network sees, and the middle from which their heights are counted.
 
     Attributes:
         first: Number of the first slice.
-        count: How many there are.
-        native: How many the scan has.
-        middle: The place of height 0, as a slice number that need not be whole.
+        count: Number of slices.
+        native: Number of slices of the scan.
+        middle: Place of height 0, as a slice number that need not be whole.
     """
 
     first: int
@@ -110,28 +110,28 @@ class Slab:
 
     @classmethod
     def about(cls, middle: float, extent: float, native: int) -> Slab:
-        """The slices whose centres lie less than half an extent, in slices, from a middle."""
+        """Return the slices whose centres lie less than half an extent from a middle, both in slices."""
         first = max(math.ceil(middle - extent / 2 - 1e-6), 0)
         end = min(math.ceil(middle + extent / 2 - 1e-6), native)
         return cls(first, max(end - first, 0), native, middle)
 
     def cut(self, slices: NDArray[Any]) -> NDArray[Any]:
-        """A view of the slab's slices."""
+        """Return a view of the slab's slices."""
         return slices[self.first : self.first + self.count]
 
     def restore(self, slices: NDArray[Any]) -> NDArray[Any]:
-        """All slices of the scan, with 0 beyond the slab."""
+        """Return all slices of the scan, with 0 beyond the slab."""
         margins = [(self.first, self.native - self.first - self.count), *[(0, 0)] * (slices.ndim - 1)]
         return np.pad(slices, margins)
 
     def heights(self, distance: float) -> Tensor:
-        """Of the slab's slices in mm `(slices,)`, by the distance of slices."""
+        """Return the heights of the slab's slices in mm, `(slices,)`, for a distance of slices in mm."""
         return distance * (self.first - self.middle + torch.arange(self.count))
 
 
 @dataclass(frozen=True)
 class SliceGrid:
-    """The way of a slice to the network's picture: resampled over its field of view, then cropped or padded.
+    """Map from a slice to the network's picture: resampling over the field of view, then cropping or padding.
 
     Attributes:
         native: Rows and columns of the scan's own slices.
@@ -146,28 +146,28 @@ class SliceGrid:
     size: tuple[int, int]
 
     def place(self, slices: Tensor) -> Tensor:
-        """Intensities `(slices, rows, columns)` as pictures `(slices, height, width)`, zero-padded."""
+        """Return intensities `(slices, rows, columns)` as zero-padded pictures `(slices, height, width)`."""
         return F.pad(_averaged(slices, self.resampled), self._margins)
 
     def place_labels(self, labels: Tensor) -> Tensor:
-        """Labels `(slices, rows, columns)` as pictures `(slices, height, width)`, by nearest neighbour."""
+        """Return labels `(slices, rows, columns)` as pictures `(slices, height, width)`, by nearest neighbour."""
         rows, columns = (_nearest(n, m) for n, m in zip(self.native, self.resampled, strict=True))
         return F.pad(labels[:, rows][:, :, columns], self._margins)
 
     def restore(self, pictures: Tensor, outside: float) -> Tensor:
-        """Pictures `(slices, height, width)` back as `(slices, rows, columns)`, linearly.
+        """Resample pictures `(slices, height, width)` linearly back to `(slices, rows, columns)`.
 
-        Values are taken at the native pixels' centres, which undoes `place_labels` where that refined.
+        Values are taken at the centres of the native pixels, which undoes `place_labels` where that refined pixels.
 
         Args:
             pictures: One value per pixel, such as the probability of one class.
-            outside: The value where the picture does not reach.
+            outside: Value beyond the picture.
         """
         left, right, top, bottom = self._margins
         return _interpolated(F.pad(pictures, (-left, -right, -top, -bottom), value=outside), self.native)
 
     def matrix(self) -> NDArray[np.float64]:
-        """From slice, row and column numbers of pictures to those of the scan's own slices, `(4, 4)`."""
+        """Return the map from slice, row and column numbers of pictures to those of the scan's own slices, `(4, 4)`."""
         matrix = np.eye(4)
         for axis in (0, 1):
             step = self.native[axis] / self.resampled[axis]
@@ -177,7 +177,7 @@ class SliceGrid:
 
     @property
     def padding(self) -> Tensor | None:
-        """Pixels `(height, width)` that zero-padding added; None if there are none."""
+        """Return True at the pixels `(height, width)` that zero-padding added, or None if there are none."""
         if max(self._margins) <= 0:
             return None
         inside = torch.zeros(1, *self.resampled, dtype=torch.bool)
@@ -185,13 +185,13 @@ class SliceGrid:
 
     @property
     def _margins(self) -> tuple[int, int, int, int]:
-        """Left, right, top and bottom, as `torch.nn.functional.pad` takes them: negative where cropped."""
+        """Return left, right, top and bottom for `torch.nn.functional.pad`, negative where pictures are cropped."""
         (top, left), (rows, columns), (height, width) = self.offset, self.resampled, self.size
         return -left, left + width - columns, -top, top + height - rows
 
 
 def _averaged(slices: Tensor, size: tuple[int, int]) -> Tensor:
-    """Separable linear resampling of `(slices, rows, columns)` between pixel centres; what shrinks is averaged."""
+    """Resample `(slices, rows, columns)` linearly between pixel centres, and average where pixels grow."""
     if tuple(slices.shape[1:]) == size:
         return slices
     rows, columns = (_hats(n, m).to(slices) for n, m in zip(slices.shape[1:], size, strict=True))
@@ -199,7 +199,7 @@ def _averaged(slices: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _hats(native: int, resampled: int) -> Tensor:
-    """Weights `(resampled, native)` of linear resampling; their hats are wider where they shrink."""
+    """Return the weights `(resampled, native)` of linear resampling, hat functions that are wider where pixels grow."""
     step = native / resampled
     centres = (torch.arange(resampled, dtype=torch.float64) + 0.5) * step - 0.5
     distances = (torch.arange(native, dtype=torch.float64) - centres[:, None]).abs()
@@ -208,12 +208,12 @@ def _hats(native: int, resampled: int) -> Tensor:
 
 
 def _interpolated(slices: Tensor, size: tuple[int, int]) -> Tensor:
-    """Linear interpolation of `(slices, rows, columns)` at the centres of other pixels."""
+    """Interpolate `(slices, rows, columns)` linearly at the centres of other pixels."""
     if tuple(slices.shape[1:]) == size:
         return slices
     return F.interpolate(slices[None], size=size, mode="bilinear", align_corners=False)[0]
 
 
 def _nearest(native: int, resampled: int) -> Tensor:
-    """The native pixel under the centre of every resampled one, `(resampled,)`."""
+    """Return the native pixel under the centre of every resampled one, `(resampled,)`."""
     return (2 * torch.arange(resampled) + 1) * native // (2 * resampled)

@@ -19,7 +19,7 @@ from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
 from scantune.scans.dicom import read_dicom
 from scantune.scans.itk import ItkImage, read_itk
-from scantune.scans.metaimage import require_axes, require_unpacked
+from scantune.scans.metaimage import require_axes, require_intact
 from scantune.scans.names import scan_name
 from scantune.scans.nifti import (
     FileContent,
@@ -207,7 +207,7 @@ def _read_other(path: Path) -> FileContent:
     require_axes(path)
     image = read_itk(path)
     assert image.voxels is not None
-    require_unpacked(path, image.voxels)
+    require_intact(path, image.voxels)
     return _from_itk(path, image)
 
 

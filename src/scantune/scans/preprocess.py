@@ -1,4 +1,4 @@
-"""A scan made ready for a network as its model file records, and the answer back on the scan's own grid."""
+"""Preparation of a scan for a network, and predictions back on the scan's own grid."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
 
 LARGEST_SLICE = 8192
-"""Pixels along an axis of a slice; scans have a few hundred, damaged headers any number."""
+"""Largest number of pixels along an axis of a slice. Scans have a few hundred, damaged headers any number."""
 
-_CHUNK = 16  # slices that are resampled at once, so that 500 need no more memory than 16
+_CHUNK = 16  # slices that are resampled at once, to bound the memory
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A scan as the network sees it.
+    """Scan as the network sees it.
 
     Attributes:
-        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1]; of a slab, with heights as second channel.
-        padding: True where zero-padding was added, `(slices, 1, height, width)`; None if there is none.
-        reference: Labels `(slices, height, width)`, int64, when the case has them.
-        limits: The scan's intensities that became 0 and 1.
-        orientation: Which array axes became slices, rows and columns.
-        grid: How slices were resampled and cropped.
+        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1]. Slabs have heights as second channel.
+        padding: True where zero-padding was added, `(slices, 1, height, width)`. None without padding.
+        reference: Labels `(slices, height, width)`, int64. None if the case has no reference.
+        limits: Intensities of the scan that became 0 and 1.
+        orientation: Array axes that became slices, rows and columns.
+        grid: Resampling and cropping of slices.
         distance: Distance of the slices in mm.
-        slab: Which slices of the scan these are; None for all.
+        slab: Slices of the scan that were kept. None for all.
     """
 
     volume: Tensor
@@ -50,18 +50,18 @@ class Prepared:
     slab: Slab | None = None
 
     def record(self) -> dict[str, Any]:
-        """How the scan was made ready, as plain JSON values."""
+        """Return how the scan was prepared, as plain JSON values."""
         parts = {"limits": self.limits} | dataclasses.asdict(self.orientation) | dataclasses.asdict(self.grid)
         return {name: list(values) for name, values in parts.items()}
 
     def to_native(self, probabilities: Tensor) -> NDArray[np.uint8]:
-        """The most probable label of every voxel `(x, y, z)` of the scan's own grid.
+        """Return the most probable label of every voxel `(x, y, z)` of the scan's own grid.
 
-        Every class is resampled by itself, and where the picture does not reach there is background. With one
-        class alone its probability is compared to 0.5.
+        Every class is resampled by itself. Voxels beyond the picture are background. The probability of a single
+        class is compared to 0.5.
 
         Args:
-            probabilities: Class probabilities `(slices, classes, height, width)`; class 0 is the background.
+            probabilities: Class probabilities `(slices, classes, height, width)`. Class 0 is the background.
         """
         slices, classes = probabilities.shape[:2]
         if (slices, *probabilities.shape[2:]) != (self.volume.shape[0], *self.grid.size):
@@ -77,7 +77,7 @@ class Prepared:
         return np.ascontiguousarray(self.orientation.to_native(whole))
 
     def to_world(self, case: Case) -> NDArray[np.float64]:
-        """From slice, row and column numbers of the pictures to the case's world in mm (RAS+), `(4, 4)`."""
+        """Return the map from slice, row and column numbers of pictures to the case's world in mm (RAS+), `(4, 4)`."""
         start = np.eye(4)
         start[0, 3] = 0 if self.slab is None else self.slab.first
         return case.affine @ self.orientation.matrix(case.shape) @ self.grid.matrix() @ start
@@ -86,7 +86,7 @@ class Prepared:
         return self.grid.restore(foreground.float(), outside=0.0) > 0.5
 
     def _most_probable(self, probabilities: Tensor) -> Tensor:
-        """Running arg-max over classes, `(slices, rows, columns)`; the lower class wins a tie."""
+        """Return the running arg-max over classes, `(slices, rows, columns)`. The lower class wins a tie."""
         best = self.grid.restore(probabilities[:, 0].float(), outside=1.0)
         labels = torch.zeros(best.shape, dtype=torch.uint8, device=best.device)
         for label in range(1, probabilities.shape[1]):
@@ -98,17 +98,17 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to a scan before the network sees it; part of the model file.
+    """Settings of the preparation of a scan, which are part of the model file.
 
     Attributes:
-        plane: The plane of the slices.
+        plane: Plane of the slices.
         size: Rows and columns after cropping or zero-padding.
-        spacing: In-plane mm, to the rounding that keeps the field of view; None keeps the scan's own.
-        percentiles: The intensity percentiles that become 0 and 1; what lies beyond is clipped.
-        content: The voxels that percentiles are taken over and pictures are centred on.
+        spacing: In-plane spacing in mm, rounded so that the field of view stays. None keeps the scan's own.
+        percentiles: Intensity percentiles that become 0 and 1. Values beyond are clipped.
+        content: Voxels that percentiles are computed over and pictures are centred on.
         n4: Whether the bias field is removed first (N4).
-        slab: The extent in mm along the slices that is kept, and how far its middle lies below the top of the content;
-            of a scan hardly taller than that, the middle is its own. The network gets the heights of slices above that
+        slab: Extent in mm along the slices that is kept, and depth of its middle below the top of the content. A scan
+            hardly taller than the extent keeps its own middle. The network gets the heights of slices above the
             middle, in mm, as a second channel. None keeps all slices.
     """
 
@@ -146,14 +146,14 @@ class Preprocessing:
                 raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
 
     def record(self) -> dict[str, Any]:
-        """Everything as plain JSON values."""
+        """Return all settings as plain JSON values."""
         record = dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
         slab = record.pop("slab")
         return record if slab is None else record | {"slab": list(slab)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
-        """The preprocessing of a `record`.
+        """Return the preprocessing of a `record`.
 
         Raises:
             InputError: An entry is unknown or wrong.
@@ -167,7 +167,7 @@ class Preprocessing:
         return settings_from_table(cls, record, "the recorded preprocessing")
 
     def apply(self, case: Case) -> Prepared:
-        """Make a scan ready.
+        """Prepare a scan for the network.
 
         Raises:
             ScanError: The scan's intensities cannot be scaled.
@@ -247,6 +247,6 @@ def _chunks(slices: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 def _scaled(slices: NDArray[np.float32], limits: tuple[float, float]) -> Tensor:
     low, high = limits
-    # A copy: an axis of one pixel counts as contiguous although it may run backwards, which torch refuses.
+    # Copy, since an axis of one pixel counts as contiguous even if it runs backwards, which torch refuses.
     values = torch.from_numpy(np.array(slices, np.float32, order="C"))
     return ((values - low) / (high - low)).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Named tensors and a text record in one `.safetensors` file: no pickle, nothing in a file can run."""
+"""Named tensors and a text record in one `.safetensors` file, which holds no pickle and no code."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from scantune.errors import InputError
 from scantune.scans.files import write_whole
 
 CHECKSUM = "sha256"
-"""Entry of the text record that tells whether all the rest is as it was written; files of older versions have none."""
+"""Entry of the text record with the checksum of everything else. Files of older versions have none."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes tensors and metadata; the file is complete or not there at all."""
+    """Write tensors and metadata, completely or not at all."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     checked = dict(metadata) | {CHECKSUM: checksum(stored, metadata)}
     write_whole(path, lambda temporary: save_file(stored, temporary, checked))
 
 
 def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of all names, types, shapes and bytes, and of the text record."""
+    """Return the SHA-256 of all names, types, shapes and bytes, and of the text record."""
     digest = hashlib.sha256()
     for key in sorted(metadata):
         digest.update(f"{key}={metadata[key]}\n".encode())
@@ -36,10 +36,10 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads what `write_tensors` wrote.
+    """Read a file that `write_tensors` wrote.
 
     Raises:
-        InputError: The file is missing, of another kind, cut short, or not as it was written.
+        InputError: The file is missing, of another kind, cut short, or differs from what was written.
     """
     if not path.is_file():
         raise InputError(f"{path} does not exist; expected a .safetensors file.")

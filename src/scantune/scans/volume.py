@@ -1,4 +1,4 @@
-"""A scan as a network sees it, whole or a batch of its slices."""
+"""Volumes that networks see, and batches of their slices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 CPU_SLICES, GPU_PIXELS = 2, 32 * 256 * 256
-"""What goes through a network together where no gradient is wanted: few slices on a CPU, so that features stay in its
-cache; many pixels elsewhere, so that a GPU is busy."""
+"""Size of a batch without gradients: few slices on a CPU, whose cache then holds the features, and many pixels on a
+GPU, which they keep busy."""
 
 
 def batch_size(images: Tensor) -> int:
-    """How many of `(slices, channels, *spatial)` go through a network together, without a gradient."""
+    """Return how many of `(slices, channels, *spatial)` go through a network together without a gradient."""
     if images.device.type == "cpu":
         return CPU_SLICES if images.ndim == 4 else 1
     return max(GPU_PIXELS // images[0, 0].numel(), 1)
@@ -21,12 +21,12 @@ def batch_size(images: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some slices of a scan.
+    """Slices of a scan that go through a network together.
 
     Args:
         images: `(slices, channels, *spatial)`.
-        padding: True where an image is padding, `(slices, 1, *spatial)`; None where there is none.
-        slices: Which slices of the scan these are `(slices,)`.
+        padding: True where an image is padding, `(slices, 1, *spatial)`. None without padding.
+        slices: Numbers of these slices in the scan, `(slices,)`.
     """
 
     images: Tensor
@@ -36,13 +36,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Volume:
-    """All slices of a scan, or those that stand for it.
+    """All slices of a scan, or a selection that represents it.
 
     Args:
         images: `(slices, channels, *spatial)`.
-        padding: True where it is padding, `(slices, 1, *spatial)`; None where there is none.
-        distance: Distance of the slices in mm, where it is known.
-        chosen: Which slices of the scan these are `(slices,)`; None for all.
+        padding: True where an image is padding, `(slices, 1, *spatial)`. None without padding.
+        distance: Distance of the slices in mm. None if it is unknown.
+        chosen: Numbers of these slices in the scan, `(slices,)`. None for all.
     """
 
     images: Tensor
@@ -51,24 +51,24 @@ class Volume:
     chosen: Tensor | None = None
 
     def to(self, device: torch.device) -> Self:
-        """On a device."""
+        """Return the volume on a device."""
         padding, chosen = (None if part is None else part.to(device) for part in (self.padding, self.chosen))
         return type(self)(self.images.to(device), padding, self.distance, chosen)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All slices once, in order."""
+        """Yield all slices once, in order."""
         numbers = torch.arange(len(self.images), device=self.images.device) if self.chosen is None else self.chosen
         for first in range(0, len(self.images), size):
             part = slice(first, first + size)
             yield Batch(self.images[part], None if self.padding is None else self.padding[part], numbers[part])
 
     def spread(self, number: int) -> Batch:
-        """So many slices, or all if there are fewer, at equal distances."""
+        """Return a number of slices at equal distances, or all if there are fewer."""
         count = len(self.images)
         return self._batch(torch.linspace(0, count - 1, min(number, count)).round().long())
 
     def thinned(self, number: int) -> Self:
-        """The volume of so many slices at equal distances; itself if there are no more."""
+        """Return the volume of a number of slices at equal distances, or the volume itself if it has no more."""
         if len(self.images) <= number:
             return self
         kept = self.spread(number)
@@ -77,11 +77,11 @@ class Volume:
         return type(self)(kept.images, kept.padding, distance, kept.slices)
 
     def draw(self, size: int, generator: torch.Generator) -> Batch:
-        """Slices drawn uniformly with replacement."""
+        """Draw slices uniformly with replacement."""
         return self._batch(torch.randint(len(self.images), (size,), generator=generator))
 
     def _batch(self, places: Tensor) -> Batch:
-        """The slices at these places."""
+        """Return the slices at these positions."""
         at = places.to(self.images.device)
         padding = None if self.padding is None else self.padding[at]
         return Batch(self.images[at], padding, at if self.chosen is None else self.chosen[at])
