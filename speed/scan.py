@@ -31,7 +31,7 @@ STAGES = {
     "scantune.adaptation.scan_run:_content_hash": "hash of the scan's file",
     "scantune.adaptation.input:read_scan": "reading",
     "scantune.scans.preprocess:Preprocessing.apply": "preprocessing",
-    "scantune.scans.preprocess:without_bias": "bias field (N4)",
+    "scantune.scans.preprocess:remove_bias": "bias field (N4)",
     "scantune.adaptation.adapt:_source": "copy of the network",
     "scantune.adaptation.adapt:predict": "predictions with energies, before and after",
     "scantune.adaptation.adapt:optimise": "set-up and choice of steps",

@@ -174,7 +174,7 @@ def test_a_folder_tells_splits_and_names_by_folders(tmp_path):
     assert told(found) == [("a", "a", "", "train"), ("b", "b", "", "validation"), ("c", "c", "", "test")]
     image(tmp_path / "test" / "a" / "T1.nii")
     labels(tmp_path / "test" / "a" / "seg.nii")
-    with pytest.raises(InputError, match="have the same name a; give every scan a name of its own"):
+    with pytest.raises(InputError, match="have the same name a. Give every scan a name of its own"):
         found.entries()
 
 
@@ -195,7 +195,7 @@ def test_a_rule_keeps_scans_of_a_person_together(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, r"has no layout that is known.* It holds \*_T1w.nii \(2 files\), \*_seg.nii \(1 files\)"),
+        ({}, r"has no known layout.* It holds \*_T1w.nii \(2 files\), \*_seg.nii \(1 files\)"),
         ({"images": "*_FLAIR.nii"}, r"No file matches \*_FLAIR.nii in /"),
         ({"images": "*_T1w.nii", "labels": "*_seg.nii"}, "no partner: b. Every image"),
         ({"images": "{site}_T1w.nii", "labels": "*_seg.nii"}, "must both have {site} or neither"),
@@ -262,7 +262,7 @@ def test_label_values_make_up_groups_and_the_others_are_background(tmp_path):
     for value, group in {0: 0, 1: 2, 2: 1, 5: 0, 1035: 1}.items():
         assert (ours[theirs == value] == group).all()
     for groups, said in (
-        ({"rim": []}, "one or more label values each"),
+        ({"rim": []}, "each have one or more label values"),
         ({"rim": [1], "core": [1, 2]}, "in no other group"),
         ({"rim": [0]}, "above 0"),
         ({"rim": 1}, "a list of a whole number each"),
@@ -425,11 +425,11 @@ def test_bids_images_are_kept_inside_brain_masks_which_are_no_labels(bids):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, r"images of one contrast, named by suffix; it holds T1w \(5\), T2w \(5\)"),
-        ({"suffix": "FLAIR"}, r"images ending in _FLAIR; it holds"),
+        ({}, r"images of one contrast, named by suffix, but holds T1w \(5\), T2w \(5\)"),
+        ({"suffix": "FLAIR"}, r"images ending in _FLAIR, but holds"),
         ({"suffix": "T2w", "site_column": "Centre"}, "must have a column Centre, but has participant_id, age, Site"),
-        ({"suffix": "T2w", "masks": MASKS, "labels": "*_seg.nii.gz"}, "not both; leave one out"),
-        ({"suffix": "T2w", "masks": MASKS, "groups": {"GM": [1]}}, "masks are one structure each"),
+        ({"suffix": "T2w", "masks": MASKS, "labels": "*_seg.nii.gz"}, "not both. Leave one out"),
+        ({"suffix": "T2w", "masks": MASKS, "groups": {"GM": [1]}}, "each of the masks is one structure"),
         ({"suffix": "T2w", "masks": MASKS, "structures": {"WM": 1}}, "must have the same names, got cord, GM and WM"),
         ({"suffix": "T2w", "labels": "*.nii.gz"}, r"must have one file \*\.nii\.gz, but has"),
     ],

@@ -312,7 +312,7 @@ def test_scans_read_with_known_labels_on_the_grid_of_their_header(name, trees):
         assert case.shape == case.reference.shape == SHAPE
         assert set(np.unique(case.reference)) <= {0, *data.labels.values()}
         assert case.reference.any()
-        assert entry.shift() < 1e-6
+        assert entry.header_shift() < 1e-6
         assert all(path.is_file() for path in entry.files())
 
 
@@ -374,7 +374,7 @@ def test_a_label_map_of_fewer_slices_is_told_or_placed_where_it_was_drawn(name, 
     affine = AXIAL if name == "nci-isbi-2013" else ODD
     try:
         write(entry.labels, array[:, :, : SHAPE[2] - 1], affine)
-        if entry.drawn_on_scan():
+        if entry.labels_on_grid():
             for look in (entry.check, entry.read):
                 assert f"has shape {(*SHAPE[:2], SHAPE[2] - 1)}, not {SHAPE}" in refusal(look)
         else:

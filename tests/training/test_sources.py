@@ -93,7 +93,7 @@ def test_the_home_folder_may_be_written_as_a_tilde(here, monkeypatch):
         (["a_T1.nii", "a_seg.nii", "c_seg.nii"], "*_T1.nii", "*_seg.nii", r"no partner: c\."),
         (["a_T1.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_seg.nii"),
         (["a_seg.nii"], "*_T1.nii", "*_seg.nii", r"No file matches \*_T1.nii"),
-        (["x/a_T1.nii", "y/a_T1.nii", "a_seg.nii"], "**/*_T1.nii", "*_seg.nii", "have the same name a; give every"),
+        (["x/a_T1.nii", "y/a_T1.nii", "a_seg.nii"], "**/*_T1.nii", "*_seg.nii", "have the same name a. Give every"),
         (["a_T1.nii"], "", "*_seg.nii", "is not a file pattern"),
         (["a_T1.nii"], "a**b/*_T1.nii", "*_seg.nii", r"a\*\*b/.* is not a file pattern"),
     ],
@@ -154,7 +154,7 @@ FILES = {"images": "*.nii", "labels": "*_seg.nii", "structures": {"GM": 2}}
         (FILES | {"structures": {"GM": "two"}}, r"a table of names with a whole number each, got \{'GM': 'two'\}"),
         (FILES | {"structures": 2}, "a table of names with a whole number each, got 2"),
         (FILES | {"structures": {}}, r"structures = \{ GM = 2, WM = 3 \}, say; got \{\}"),
-        (FILES | {"structures": {"GM": 0}}, "above 0, each"),
+        (FILES | {"structures": {"GM": 0}}, "must each have a label value of their own above 0"),
         (FILES | {"structures": {"GM": 1, "WM": 1}}, "of their own"),
         (FILES | {"validation": 0.0}, "above 0 and at most 0.5, got 0.0"),
         (FILES | {"validation": 0.7}, "above 0 and at most 0.5, got 0.7"),
@@ -238,7 +238,7 @@ def test_scans_are_read_before_the_slow_correction_of_the_first(here, monkeypatc
     nibabel.save(nibabel.Nifti1Image(np.full(image.shape, 3.0, np.float32), image.affine), here / "b.nii")
     nibabel.save(nibabel.Nifti1Image(np.full(labels.shape, 9, np.uint8), labels.affine), here / "e_seg.nii")
     files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
-    monkeypatch.setattr("scantune.scans.preprocess.without_bias", None)
+    monkeypatch.setattr("scantune.scans.preprocess.remove_bias", None)
     for split in ("train", "validation"):
         with pytest.raises(
             InputError, match=r"2 of 6 scans cannot be used.*\n  b: .*every voxel is 3.*\n  e: .*holds 9"

@@ -1,4 +1,4 @@
-"""Data sets: adapters that find the scans of a data set, of whom they are, from where, and what they are for."""
+"""Data sets: adapters that find the scans of a data set with their people, sites and splits."""
 
 from scantune.datasets.abide import Abide
 from scantune.datasets.base import DataSet, ScanEntry
@@ -33,6 +33,6 @@ DATASETS: dict[str, type[DataSet]] = {
     "oasis": Oasis,
     "wmh-2017": Wmh,
 }
-"""The layouts that fit any data, then public data sets."""
+"""Data sets by name: layouts for any data, then public data sets."""
 
 __all__ = ["DATASETS", "DataSet", "ScanEntry", "find_layout"]

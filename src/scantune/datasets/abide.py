@@ -31,12 +31,12 @@ from scantune.datasets.freesurfer import (
 from scantune.datasets.splits import require_people, split_by_order
 
 FOLDER_PREFIXES = {"AC": "caltech", "AS": "stanford"}
-"""How the names of each site's folders begin."""
+"""Start of the names of each site's folders, in lower case."""
 
 OFFSETS = {"AC": 0, "AS": 10}
-"""Slices by which a site's scans are shifted in the paper's registration experiment; it does not say which way."""
+"""Slices by which a site's scans are shifted in the paper's registration experiment, in an unknown direction."""
 
-_TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people; the authors skipped Caltech's 15
+_TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people. The authors skipped Caltech's 15
 _LEFT_OUT = {"A00033264", "A00033493", "A00033547"}
 _LABELS = (*LABEL_FILES, "orig_labels_aligned_with_true_image.nii.gz")
 _SCANS = ("MPRAGE.nii", "MPRAGE.nii.gz", "mprage.nii", "mprage.nii.gz")

@@ -1,4 +1,4 @@
-"""The contract of a data set: which scans it holds, of whom, from where, and what they are for."""
+"""Contract of a data set: its scans with their people, sites and splits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scantune.scans.header import check_file
 
 @dataclass(frozen=True)
 class ScanEntry(ABC):
-    """One scan of a data set, listed but not read.
+    """One scan of a data set, listed but not yet read.
 
     Attributes:
-        name: Stem of output files; no other entry of the data set has it.
-        subject: The person; all scans of a person are in the same split.
-        site: Where it was acquired.
-        split: `train`, `validation` or `test`; empty where the data set has no splits.
+        name: Stem of output files, unique within the data set.
+        subject: The person. All scans of a person are in the same split.
+        site: Site of acquisition.
+        split: `train`, `validation` or `test`. Empty if the data set has no splits.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ScanEntry(ABC):
     def files(self) -> Sequence[Path]:
         """Return every file that `read` opens."""
 
-    def shift(self) -> float:
+    def header_shift(self) -> float:
         """Return by how many voxels the reference's header places it off the scan's grid, within the tolerance."""
         return 0.0
 
@@ -58,19 +58,19 @@ class ScanEntry(ABC):
         """Check quickly, before the work, that `read` can succeed. By default, check that its files exist.
 
         Raises:
-            ScanError: One is missing or empty, or a header tells that it cannot be read or does not fit the others.
+            ScanError: A file is missing or empty, or by its header cannot be read or does not fit the others.
         """
         for path in self.files():
             check_file(path)
 
 
 class DataSet(ABC):
-    """A folder of scans in a known layout.
+    """Folder of scans in a known layout.
 
     Attributes:
-        name: As in `DATASETS`.
-        sites: Sites of a public data set, the training site first; empty where the folder tells.
-        folds: How many folds the paper goes through; where there are several, the option `fold` says which.
+        name: Name in `DATASETS`.
+        sites: Sites of a public data set, the training site first. Empty if they depend on the folder.
+        folds: Number of the paper's folds. If there are several, the option `fold` selects one.
     """
 
     name: ClassVar[str]
@@ -83,7 +83,7 @@ class DataSet(ABC):
         """Open a folder.
 
         Raises:
-            InputError: It is not there, or not laid out as expected; the sentence says what was looked for.
+            InputError: The folder does not exist or has another layout. The message names what was expected.
         """
 
     @property

@@ -18,32 +18,34 @@ from scantune.scans.names import scan_name
 _RAW = (
     *("sub", "ses", "sample", "task", "acq", "ce", "trc", "stain", "rec", "dir", "run", "mod", "echo", "flip", "inv"),
     *("mt", "part", "proc", "chunk"),
-)  # what tells raw images apart; all other keys describe derivatives
+)  # keys of raw images. All other keys describe derivatives
 _SITES = ("site", "centre", "center", "institution")
 
 
 @dataclass(frozen=True)
 class BidsOptions(GenericOptions):
-    """Which images and labels to take."""
+    """Images and labels to take from a BIDS folder."""
 
     suffix: str = ""
-    """The contrast: what the names of the images end in, such as T2starw; may be left out where there is one alone."""
+    """The contrast, at the end of the images' names, such as T2starw. May be left out if there is only one."""
     labels: str = ""
     """Names of the label maps under derivatives, such as *_dseg.nii.gz."""
     masks: dict[str, str] = field(default_factory=dict)
-    """Instead of label maps, names of the masks of each structure, later ones over earlier; they get the values that
-    structures names, or 1, 2, ..."""
+    """Instead of label maps, names of the masks of each structure, later ones over earlier. They get the values of
+    structures, or 1, 2, ..."""
     brain_mask: str = ""
-    """Names of masks under derivatives, such as *_desc-brain_mask.nii.gz; images are set to 0 outside."""
+    """Names of masks under derivatives, such as *_desc-brain_mask.nii.gz. Images are set to 0 outside."""
     site_column: str = ""
-    """The column of participants.tsv with the site; by default one named site, centre or institution."""
+    """The column of participants.tsv with the site. By default one named site, centre or institution."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.labels and self.masks:
-            raise InputError("The labels of a BIDS data set are label maps (labels) or masks, not both; leave one out.")
+            raise InputError("The labels of a BIDS data set are label maps (labels) or masks, not both. Leave one out.")
         if self.masks and self.groups:
-            raise InputError("Groups are of the values of label maps (labels); masks are one structure each.")
+            raise InputError(
+                "Groups collect values of label maps (labels), but each of the masks is one structure. Leave one out."
+            )
         if self.masks and self.structures and set(self.masks) != set(self.structures):
             raise InputError(
                 f"The masks and structures must have the same names, got {', '.join(self.masks)} and "
@@ -56,7 +58,7 @@ class Bids(GenericDataSet):
     """A BIDS folder: `sub-*/[ses-*/]DATATYPE/sub-*_SUFFIX.nii.gz`, with labels anywhere under `derivatives`.
 
     Labels belong to the image whose subject, session, run and so on they name. The sessions of a person stay together,
-    also where they are written as subjects of their own (`sub-12Ses1`, `sub-12Ses2`).
+    even if they are written as subjects of their own (`sub-12Ses1`, `sub-12Ses2`).
     """
 
     name: ClassVar[str] = "bids"
@@ -69,12 +71,12 @@ class Bids(GenericDataSet):
         """Return the labels that the user named, or else the masks in their order."""
         return self.options.named or {name: n for n, name in enumerate(self.options.masks, start=1)}
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that there are images of one contrast, and the column of sites."""
         self._images()
         self._sites()
 
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return all images of the contrast."""
         sites = self._sites()
         files, derived = self._files(), self._derived()
@@ -120,7 +122,7 @@ class Bids(GenericDataSet):
         if suffix not in suffixes:
             found = ", ".join(f"{name} ({count})" for name, count in sorted(suffixes.items())) or "none"
             asked = f"ending in _{suffix}" if suffix else "of one contrast, named by suffix"
-            raise InputError(f"The BIDS folder {self.root} must hold images {asked}; it holds {found}.")
+            raise InputError(f"The BIDS folder {self.root} must hold images {asked}, but holds {found}.")
         return [path for path in paths if scan_name(path).endswith(f"_{suffix}")]
 
     def _layers(self, image: Path, derived: list[Path]) -> tuple[LabelLayer, ...]:

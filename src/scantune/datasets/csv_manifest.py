@@ -1,4 +1,4 @@
-"""A table of scans: one line each, in a CSV file."""
+"""Tables of scans in a CSV file, with one line for each scan."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SPLIT_WORDS = {"training": "train", "val": "validation", "valid": "validation",
 
 @dataclass(frozen=True)
 class CsvManifest(GenericDataSet):
-    """A CSV file with a column `image`, and where known the others of `LIST_COLUMNS`.
+    """CSV file with a column `image`, and others of `LIST_COLUMNS` if known.
 
-    Files are looked for from the folder of the CSV file. Columns are told apart by comma, semicolon or tab, as the
-    first line has them; others than these are left alone. Without a subject, the name tells the person; without a
-    name, the file name of the image does.
+    Paths start at the folder of the CSV file. Columns are separated by comma, semicolon or tab, as in the first line.
+    Other columns are ignored. Without a subject, the person follows from the name. Without a name, the file name of
+    the image is taken.
     """
 
     name: ClassVar[str] = "csv"
@@ -33,11 +33,11 @@ class CsvManifest(GenericDataSet):
 
     options: GenericOptions = field(default_factory=GenericOptions)
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that there is a column of images."""
         self._rows()
 
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return one scan for each line."""
         return [self._entry(number, row) for number, row in enumerate(self._rows(), start=2)]
 
@@ -51,8 +51,8 @@ class CsvManifest(GenericDataSet):
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         if "image" not in reader.fieldnames:
             raise InputError(
-                f"{self.root} must have a column image in its first line, with the others among "
-                f"{', '.join(LIST_COLUMNS)} where known, but has {', '.join(reader.fieldnames) or 'nothing'}."
+                f"{self.root} must have a column image in its first line, and may have others of "
+                f"{', '.join(LIST_COLUMNS)}, but has {', '.join(reader.fieldnames) or 'nothing'}."
             )
         return [{name: (row[name] or "").strip() for name in LIST_COLUMNS if name in row} for row in reader]
 

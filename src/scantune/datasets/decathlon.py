@@ -1,4 +1,4 @@
-"""The Medical Segmentation Decathlon: dataset.json lists the scans, several contrasts are volumes of one file."""
+"""The Medical Segmentation Decathlon: dataset.json lists the scans, and contrasts are volumes of one file."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from scantune.scans.names import scan_name
 
 @dataclass(frozen=True)
 class Decathlon(DescribedDataSet):
-    """A task of the decathlon: dataset.json with the lists `training` and `test`.
+    """Task of the decathlon: dataset.json with the lists `training` and `test`.
 
-    Its test scans come without references. Where `modality` names several contrasts, an image is 4D and `channel` says
-    which of its volumes to take.
+    Its test scans have no references. If `modality` names several contrasts, images are 4D and `channel` selects one of
+    their volumes.
     """
 
     name: ClassVar[str] = "decathlon"
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that there is a list of training scans."""
-        super().look()
+        super().require_layout()
         if not isinstance(self.about.get("training"), list):
             raise InputError(
                 f"{self.root / DATASET_JSON} must have a list training of images and labels, but has none."
             )
 
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return the scans of both lists."""
         training = [self._entry(item, "") for item in self.about["training"]]
         return training + [self._entry(item, "test") for item in self.about.get("test") or ()]

@@ -1,4 +1,4 @@
-"""Which layout a folder or file has, as far as it can tell."""
+"""Detection of the layout of a folder or file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def find_layout(root: str | Path) -> str:
     """Return the name, in `DATASETS`, of the layout of a folder or file, or `folder` if nothing indicates another.
 
     Raises:
-        InputError: There is nothing.
+        InputError: There is no such folder or file.
     """
     place = Path(root).expanduser()
     if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):

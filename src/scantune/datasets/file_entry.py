@@ -1,4 +1,4 @@
-"""What the adapters of public data sets share: entries made of an image file and a label map, and finding files."""
+"""Scans of public data sets: an image file and a label map, and finding their files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry(ScanEntry):
-    """A scan in one file and its reference in another, on the same grid.
+    """Scan in one file with its reference in another, on the same grid.
 
     Attributes:
-        image: The scan.
-        labels: Its label map.
+        image: File of the scan.
+        labels: File of its label map.
         values: Our label value of each value that the label map may hold.
-        frame: Which volume of 4D files; None where they are 3D.
+        frame: Number of the volume in 4D files. None for 3D files.
     """
 
     image: Path
@@ -49,7 +49,7 @@ class FileEntry(ScanEntry):
         """Read the reference with our label values, on the grid of the scan."""
         return relabel(read_labels(self.labels, self.values, self.frame), self.values)
 
-    def needed(self) -> Sequence[Path]:
+    def required_files(self) -> Sequence[Path]:
         """Return the files and folders that must exist."""
         return [self.image, self.labels]
 
@@ -64,23 +64,23 @@ class FileEntry(ScanEntry):
         for labels in self._grids():
             require_same_grid(labels, read_grid(self.image, self.frame))
 
-    def shift(self) -> float:
+    def header_shift(self) -> float:
         """Return the largest shift between the headers of image and label maps."""
         return max((grid_shift(labels, read_grid(self.image, self.frame)) for labels in self._grids()), default=0.0)
 
-    def drawn_on_scan(self) -> Sequence[Path]:
+    def labels_on_grid(self) -> Sequence[Path]:
         """Return the label maps that must lie on the scan's grid. `reference` places those of other grids."""
         return [self.labels]
 
     def _grids(self) -> Iterator[FileGrid]:
-        return (read_grid(path, self.frame) for path in self.drawn_on_scan())
+        return (read_grid(path, self.frame) for path in self.labels_on_grid())
 
     def files(self) -> Sequence[Path]:
         """Return the image and the label map, with the data files of MetaImage headers."""
-        return [file for path in self.needed() for file in (path, *_data_file(path))]
+        return [file for path in self.required_files() for file in (path, *_data_file(path))]
 
     def _require_present(self) -> None:
-        for path in self.needed():
+        for path in self.required_files():
             if not path.exists():
                 raise ScanError(
                     f"{self.name} is incomplete: {path} is missing. Get it again, or use a list of cases without it."
@@ -118,7 +118,7 @@ def index_files(paths: Iterable[Path], key: Callable[[Path], Key | None]) -> dic
     """Return files by their keys, in order of their paths. Files with the key None are left out.
 
     Raises:
-        InputError: Two files are of the same.
+        InputError: Two files have the same key.
     """
     found: dict[Key, Path] = {}
     for path in sorted(paths):

@@ -1,4 +1,4 @@
-"""Any images and labels: two file patterns, paired by the names of their files."""
+"""Folders of any images and label maps, which two file patterns find and pair."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SPLIT = "{split}"
 
 @dataclass(frozen=True)
 class FolderOptions(GenericOptions):
-    """Which files belong to the data set."""
+    """File patterns of a data set."""
 
     images: str = ""
-    """Pattern of the images, such as *_T1w.nii.gz; {site} and {split} may stand in it for a part of a path."""
+    """Pattern of the images, such as *_T1w.nii.gz. {site} and {split} in it stand for a part of a path."""
     labels: str = ""
-    """Pattern of the label maps, such as *_tissue.nii.gz; none where there are no references."""
+    """Pattern of the label maps, such as *_tissue.nii.gz. Empty without references."""
     brain_mask: str = ""
-    """Pattern of masks, such as *_mask.nii.gz; images are set to 0 outside."""
+    """Pattern of masks, such as *_mask.nii.gz. Images are set to 0 outside."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,12 +41,12 @@ class FolderOptions(GenericOptions):
 
 @dataclass(frozen=True)
 class ScanFolder(GenericDataSet):
-    """Images and label maps by file patterns, which belong together when they are of the same name.
+    """Images and label maps of file patterns, which belong together if they have the same name.
 
-    That name is what the pattern's `*` and `{site}` stand for, in folders too, or the file's own name without its
-    ending and closing word (`_labels`, `_seg`, ...) where the pattern has none. `**` stands for any folders and gives
-    no name. `{site}` stands for the site, and `{split}` for train, validation and test. A scan is called as its image
-    file, or by that name where several files are called the same.
+    The name is the text that the pattern's `*` and `{site}` stand for, in folders too. If the pattern has neither, it
+    is the file's own name without extension and suffix (`_labels`, `_seg`, ...). `**` stands for any folders and adds
+    nothing to the name. `{site}` stands for the site, and `{split}` for train, validation and test. A scan is named
+    after its image file, or by the name of the pattern if several files have the same name.
     """
 
     name: ClassVar[str] = "folder"
@@ -54,15 +54,15 @@ class ScanFolder(GenericDataSet):
 
     options: FolderOptions = field(default_factory=FolderOptions)
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that there is a pattern."""
         if not self.options.images:
             raise InputError(
-                f"The folder {self.root} has no layout that is known, so file patterns must say what is what: images = "
-                f'"*_T1w.nii.gz" and labels = "*_labels.nii.gz", say. {_endings(self.root)}'
+                f"The folder {self.root} has no known layout. Give file patterns, such as images = "
+                f'"*_T1w.nii.gz" and labels = "*_labels.nii.gz". {_endings(self.root)}'
             )
 
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return all images with their label maps."""
         splits = SPLITS if SPLIT in self.options.images else ("",)
         pairs = [(split, *pair) for split in splits for pair in self._pairs(split)]

@@ -39,7 +39,7 @@ _STRUCTURES: dict[str, Iterable[int]] = {
 }
 """The paper's 14 structures in the order of its authors' label values, 1 to 14, with FreeSurfer's label values.
 
-The order is not that of `scantune.simulate`, which goes from cerebral white matter; the names are the same."""
+The names are those of `scantune.simulate`, whose order is another."""
 
 _TISSUES = {
     "CSF": ("ventricles", "CSF"),
@@ -114,7 +114,7 @@ class BrainEntry(FileEntry):
                 f"{self.labels}. Make one, or give the option strip=labels or strip=none."
             )
 
-    def drawn_on_scan(self) -> Sequence[Path]:
+    def labels_on_grid(self) -> Sequence[Path]:
         """Return nothing, since labels may lie on FreeSurfer's grid."""
         return []
 
@@ -122,7 +122,7 @@ class BrainEntry(FileEntry):
         """Read the grouped labels on the grid of the scan."""
         return _on_grid(relabel(read_labels(self.labels), self.values), scan)
 
-    def needed(self) -> Sequence[Path]:
+    def required_files(self) -> Sequence[Path]:
         """Return the scan, the labels, and the brain mask if it is used."""
         return [self.image, self.labels, *([self.mask] if self.mask and self.strip == "mask" else [])]
 

@@ -1,4 +1,4 @@
-"""What the layouts that fit any data have in common: options, and splits where the layout has none."""
+"""Common part of the layouts that fit any data: options, and splits if the layout has none."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from scantune.errors import InputError
 
 @dataclass(frozen=True)
 class GenericOptions:
-    """What can be said about any data set beside where it is."""
+    """Options of every data set."""
 
     structures: dict[str, int] = field(default_factory=dict)
     """Label value of each structure, by name, such as { GM = 2, WM = 3 }."""
     groups: dict[str, list[int]] = field(default_factory=dict)
-    """Instead of structures, which values of the label maps make up each of them, such as { gland = [1, 2] }; they get
-    the labels 1, 2, ... in their order, and values that are not named become background."""
+    """Instead of structures, the values of the label maps that make up each of them, such as { gland = [1, 2] }. The
+    groups get the labels 1, 2, ... in their order, and all other values become background."""
     validation: float = 0.2
-    """Share of the people put aside for validation, where the data set itself says nothing."""
+    """Share of the people put aside for validation, if the data set itself has no splits."""
     test: float = 0.0
-    """Share of the people put aside for testing, where the data set itself says nothing."""
+    """Share of the people put aside for testing, if the data set itself has no splits."""
     seed: int = 0
-    """Another one puts other people aside; with 0 they are every so manieth by name."""
+    """Seed of the choice of people who are put aside. 0 takes them at regular intervals in order of name."""
     person: str = ""
-    """A regular expression that finds the person in the name of a scan; see `people.person_of` for the rule without."""
+    """A regular expression that finds the person in the name of a scan. See `find_subject` for the rule without one."""
 
     def __post_init__(self) -> None:
         values = list(self.structures.values())
         if values and (min(values) < 1 or len(set(values)) < len(values)):
             raise InputError(
-                "The structures must be named with a label value of their own, above 0, each: structures = "
-                f"{{ GM = 2, WM = 3 }}, say; got {self.structures}."
+                "The structures must each have a label value of their own above 0, such as structures = "
+                f"{{ GM = 2, WM = 3 }}, but are {self.structures}."
             )
         self._require_groups()
         if min(self.validation, self.test) < 0 or self.validation + self.test >= 1:
@@ -55,11 +55,11 @@ class GenericOptions:
     def _require_groups(self) -> None:
         members = [value for values in self.groups.values() for value in values]
         if self.groups and self.structures:
-            raise InputError("The labels are told by structures or by groups, not both; leave one out.")
+            raise InputError("The labels are given by structures or by groups, not both. Leave one out.")
         if not all(self.groups.values()) or len(set(members)) < len(members) or min(members, default=1) < 1:
             raise InputError(
-                "The groups must have one or more label values each, above 0 and in no other group: groups = "
-                f"{{ gland = [1, 2] }}, say; got {self.groups}."
+                "The groups must each have one or more label values, above 0 and in no other group, such as groups = "
+                f"{{ gland = [1, 2] }}, but are {self.groups}."
             )
 
     @property
@@ -81,16 +81,16 @@ class GenericOptions:
 
 @dataclass(frozen=True)
 class GenericDataSet(DataSet):
-    """A data set of any origin, in a common layout.
+    """Data set of any origin, in a common layout.
 
     Attributes:
-        root: Its folder or file.
-        options: What was said about it.
+        root: Folder or file of the data set.
+        options: Options of the user.
     """
 
     options_type: ClassVar[type[GenericOptions]] = GenericOptions
     kind: ClassVar[str] = "folder"
-    """What the root is, as messages call it."""
+    """Kind of the root in messages: folder or file."""
 
     root: Path
     options: Any
@@ -102,7 +102,7 @@ class GenericDataSet(DataSet):
         if not (place.is_file() if cls.kind == "file" else place.is_dir()):
             raise InputError(f"{place} must be a {cls.kind}, for the data set {cls.name}, but there is none. Check it.")
         opened = cls(place, settings_from_table(cls.options_type, options, f"the options of the data set {place}"))
-        opened.look()
+        opened.require_layout()
         return opened
 
     @property
@@ -113,16 +113,16 @@ class GenericDataSet(DataSet):
     def entries(self) -> list[ScanEntry]:
         """Return all scans by name, each with a split."""
         options = self.options
-        found = [replace(entry, groups=options.grouped) for entry in sort_by_name(self.find(), self.root)]
+        found = [replace(entry, groups=options.grouped) for entry in sort_by_name(self.find_entries(), self.root)]
         return [*assign_splits(found, options.validation, options.test, options.seed)]
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that the root is laid out as expected.
 
         Raises:
-            InputError: It is not.
+            InputError: The layout is another.
         """
 
     @abstractmethod
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return all scans in any order, with the splits that the layout itself gives."""

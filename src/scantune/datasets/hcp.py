@@ -22,7 +22,7 @@ _IMAGE, _LABELS = "T1w_acpc_dc_restore_brain.nii.gz", "aparc+aseg.nii.gz"
 
 @dataclass(frozen=True)
 class HcpOptions(BrainOptions):
-    """How HCP is read and split."""
+    """Options of HCP."""
 
     first_test: int = 50
     """Place of the first test person in the order of names, counted from 0."""

@@ -1,4 +1,4 @@
-"""One scan of a data set, read whole: what it is, and why it cannot be used."""
+"""Summary of one scan of a data set, read whole, with the reason if it cannot be used."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from scantune.datasets import ScanEntry
 from scantune.errors import ScanError
 from scantune.scans.case import Case
 
-_SQUARE = 0.01  # cosine of the angle between two axes, up to which they count as at right angles
-_SHIFTED = 0.02  # voxels; what is less is rounding that nobody needs to know of
+_SQUARE = 0.01  # largest cosine of the angle between two axes that count as at right angles
+_SHIFTED = 0.02  # voxels. Less is rounding
 
 
 @dataclass(frozen=True)
 class ScanSummary:
-    """What a scan is.
+    """Summary of a scan.
 
     Attributes:
         entry: The scan.
-        problem: Why it cannot be used; empty where it can.
-        spacing: In mm, along its axes.
+        problem: Reason why it cannot be used. Empty if it can.
+        spacing: Voxel edges in mm along its axes.
         shape: Voxels along its axes.
-        labels: Number of voxels of each label; empty without a reference.
+        labels: Number of voxels of each label. Empty without a reference.
         content: Hash of its voxels.
-        notes: What is worth knowing, as the names of `SCAN_NOTES`.
+        notes: Names of `SCAN_NOTES` that apply.
     """
 
     entry: ScanEntry
@@ -46,7 +46,7 @@ SCAN_NOTES = {
     "oblique": "have axes that are not at right angles to each other",
     "shifted": "have a reference that its header places off the grid of the scan, by less than a quarter of a voxel",
 }
-"""What is worth knowing about scans, and how it is told."""
+"""Notes on scans by name, as the end of a sentence."""
 
 
 def inspect_scan(entry: ScanEntry) -> ScanSummary:
@@ -62,7 +62,7 @@ def inspect_scan(entry: ScanEntry) -> ScanSummary:
     spacing = tuple(round(edge, 4) for edge in case.spacing)
     content = hashlib.sha256(repr(case.shape).encode() + case.image.tobytes()).hexdigest()
     problem = "Its reference is empty: no voxel has a label." if set(labels) == {0} else ""
-    shifted = ("shifted",) if entry.shift() > _SHIFTED else ()
+    shifted = ("shifted",) if entry.header_shift() > _SHIFTED else ()
     return ScanSummary(entry, problem, spacing, case.shape, labels, content, _seen(case) + shifted)
 
 

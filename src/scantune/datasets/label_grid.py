@@ -1,4 +1,4 @@
-"""Label maps on the grid of a scan that they were not drawn on, or drawn on a part of."""
+"""Label maps that were drawn on another grid than the scan's, or on a part of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scantune.scans.case import Case, LabelMap
 def place_on_grid(labels: LabelMap, scan: Case) -> LabelMap:
     """Resample a label map to the grid of a scan, by the nearest label in space and 0 outside the map.
 
-    Nothing is averaged, so no label arises that was not there. Where both grids have the same voxels, in whatever order
-    of axes and slices, every label goes to its own voxel.
+    Nothing is averaged, so that no new label arises. If both grids have the same voxels, in any order of axes and
+    slices, every label keeps its own voxel.
 
     Raises:
-        ScanError: Less than half of the labelled volume lies in the scan, so that the two do not belong together.
+        ScanError: Less than half of the labelled volume lies in the scan.
     """
     from scipy import ndimage
 
@@ -28,7 +28,7 @@ def place_on_grid(labels: LabelMap, scan: Case) -> LabelMap:
         relation[:3, 3],
         output_shape=scan.shape,
         order=0,
-        # The edge voxels reach half a voxel further out; with "constant", rounding errors would lose the first slice.
+        # The edge voxels reach half a voxel further out. With "constant", rounding errors would lose the first slice.
         mode="grid-constant",
     )
     before = np.count_nonzero(labels.labels) * labels.voxel_volume

@@ -1,4 +1,4 @@
-"""Scans as files: an image, and label maps or masks that make up its reference."""
+"""Scans in files: an image, and label maps or masks that make up its reference."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scantune.scans.io import read_labels, read_scan
 
 @dataclass(frozen=True)
 class LabelLayer:
-    """A file of labels.
+    """File of labels.
 
     Attributes:
-        path: Where it is.
-        value: The label of all its voxels that are not 0; None where it is a label map, taken as it is.
+        path: The file.
+        value: Label of all voxels of a mask that are not 0. None for label maps, which stay as they are.
     """
 
     path: Path
@@ -32,16 +32,15 @@ class LabelLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class LayeredEntry(ScanEntry):
-    """A scan whose image and labels are files.
+    """Scan whose image and labels are files.
 
     Attributes:
-        image: The image.
-        layers: Its labels; where a later one is not 0, it goes over the earlier. None are there without a reference.
-        frame: Which volume of a 4D image; None where it holds one alone.
-        allowed: The labels that a label map may hold; None for every whole number from 0.
-        groups: Our label of each label of a label map, those that are not named being background; None where labels
-            are taken as they are.
-        brain_mask: A file that is above 0 where the image is kept; outside the image is set to 0.
+        image: File of the image.
+        layers: Its labels, of which later ones cover earlier ones wherever they are not 0. Empty without a reference.
+        frame: Number of the volume in a 4D image. None for 3D images.
+        allowed: Labels that a label map may hold. None for every whole number from 0.
+        groups: Our label of each label of a label map, with all others as background. None keeps labels as they are.
+        brain_mask: File that is above 0 in the brain. The image is set to 0 outside.
     """
 
     image: Path
@@ -86,7 +85,7 @@ class LayeredEntry(ScanEntry):
         for path in self._on_grid():
             require_same_grid(read_grid(path), grid)
 
-    def shift(self) -> float:
+    def header_shift(self) -> float:
         """Return the largest shift between the headers of the image and of its labels and mask."""
         grid = read_grid(self.image, self.frame)
         return max((grid_shift(read_grid(path), grid) for path in self._on_grid()), default=0.0)
@@ -108,14 +107,14 @@ def sort_by_name(entries: Iterable[LayeredEntry], where: object) -> list[Layered
     """Return entries sorted by name.
 
     Raises:
-        InputError: There are none, or two have the same name.
+        InputError: There are no entries, or two have the same name.
     """
     names: dict[str, LayeredEntry] = {}
     for entry in entries:
         if entry.name in names:
             raise InputError(
-                f"{names[entry.name].image} and {entry.image} of the data set {where} have the same name {entry.name}; "
-                "give every scan a name of its own."
+                f"{names[entry.name].image} and {entry.image} of the data set {where} have the same name {entry.name}. "
+                "Give every scan a name of its own."
             )
         names[entry.name] = entry
     if not names:

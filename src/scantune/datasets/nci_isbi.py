@@ -8,8 +8,8 @@ taken. The leaderboard's and the test cases (-02-, -03-) are left out, as in the
 
 In the files the peripheral zone is 1 and the central gland is 2; here the central gland (TZ) is 1 and the peripheral
 zone (PZ) is 2. Label maps are placed by their headers: the one of ProstateDx-01-0055, which has 23 slices where the
-scan has 34, leaves the other slices background. Only a label map whose header tells no place (unit axes, origin 0)
-goes slice by slice from the scan's first.
+scan has 34, leaves the other slices background. Only a label map whose header gives no position (unit axes, origin
+0) is placed slice by slice from the scan's first.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from scantune.scans.case import Case, LabelMap
 from scantune.scans.io import read_labels, read_scan
 
 NAME_PREFIXES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
-"""How the names of each hospital's people begin; the training hospital first."""
+"""Start of the names of each hospital's people, the training hospital first."""
 
 _STARTS = {"RUNMC": (16, 21), "BMC": (45, 59)}  # first numbers of the people who validate and who test
-_KNOWN = {"RUNMC": range(1, 31), "BMC": range(0)}  # people who must be there; Boston's numbers have gaps
+_KNOWN = {"RUNMC": range(1, 31), "BMC": range(0)}  # people who must exist, since Boston's numbers have gaps
 _VALUES = {0: 0, 1: 2, 2: 1}
 _NO_DICOM = {".txt", ".csv", ".xml", ".json", ".html", ".pdf", ".nrrd", ".nii", ".gz", ".zip"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesEntry(FileEntry):
-    """A scan among the DICOM series of a person, and a label map on a part of its grid."""
+    """Scan among the DICOM series of a person, with a label map on a part of its grid."""
 
     def scan(self) -> Case:
         """Read the one series, or of several the one that the label map was drawn on."""
@@ -68,7 +68,7 @@ class SeriesEntry(FileEntry):
         if not self.series():
             raise ScanError(f"{self.image} must hold the DICOM slices of {self.name}, but holds none. Get them again.")
 
-    def drawn_on_scan(self) -> Sequence[Path]:
+    def labels_on_grid(self) -> Sequence[Path]:
         """Return nothing, since the label map may cover some slices only."""
         return []
 

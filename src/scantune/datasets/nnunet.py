@@ -19,22 +19,22 @@ DATASET_JSON = "dataset.json"
 
 @dataclass(frozen=True)
 class ChannelOptions(GenericOptions):
-    """Which images to take."""
+    """Contrast to take."""
 
     channel: str | int = 0
-    """The contrast, where a scan has several: its number from 0, or its name in dataset.json."""
+    """The contrast if a scan has several: its number from 0, or its name in dataset.json."""
 
 
 @dataclass(frozen=True)
 class DescribedDataSet(GenericDataSet):
-    """A folder with a dataset.json."""
+    """Folder with a dataset.json."""
 
     options_type: ClassVar[type[GenericOptions]] = ChannelOptions
 
     options: ChannelOptions = field(default_factory=ChannelOptions)
     about: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Read dataset.json."""
         object.__setattr__(self, "about", read_description(self.root))
         self.channel()
@@ -42,7 +42,7 @@ class DescribedDataSet(GenericDataSet):
     @property
     def labels(self) -> dict[str, int]:
         """Return the labels that the user named, or else those of dataset.json."""
-        return self.options.named or structures_of(self.about)
+        return self.options.named or read_structures(self.about)
 
     @property
     def channels(self) -> dict[int, str]:
@@ -54,13 +54,13 @@ class DescribedDataSet(GenericDataSet):
         """Return the number of the contrast to take.
 
         Raises:
-            InputError: There is none of this name or number.
+            InputError: No contrast has this name or number.
         """
         asked, known = self.options.channel, self.channels
         number = asked if isinstance(asked, int) else next((n for n, name in known.items() if name == asked), None)
         if number is None or (known and number not in known):
-            told = ", ".join(f"{n} ({name})" for n, name in known.items()) or "none by name"
-            raise InputError(f"The data set {self.root} has no channel {asked!r}. Available: {told}.")
+            available = ", ".join(f"{n} ({name})" for n, name in known.items()) or "none by name"
+            raise InputError(f"The data set {self.root} has no channel {asked!r}. Available: {available}.")
         return number
 
     @property
@@ -71,20 +71,20 @@ class DescribedDataSet(GenericDataSet):
 
 @dataclass(frozen=True)
 class NnUnet(DescribedDataSet):
-    """An nnU-Net raw data set: `imagesTr/CASE_0000.nii.gz` with `labelsTr/CASE.nii.gz`, and imagesTs for testing.
+    """nnU-Net raw data set: `imagesTr/CASE_0000.nii.gz` with `labelsTr/CASE.nii.gz`, and imagesTs for testing.
 
     Second-version folders may also list their cases in dataset.json, under `dataset`.
     """
 
     name: ClassVar[str] = "nnunet"
 
-    def look(self) -> None:
+    def require_layout(self) -> None:
         """Check that there are training images."""
-        super().look()
+        super().require_layout()
         if not (self.root / "imagesTr").is_dir() and "dataset" not in self.about:
             raise InputError(f"The nnU-Net data set {self.root} must have a folder imagesTr, but has none.")
 
-    def find(self) -> list[LayeredEntry]:
+    def find_entries(self) -> list[LayeredEntry]:
         """Return all cases. Those of imagesTs are for testing."""
         listed = self.about.get("dataset")
         if isinstance(listed, dict):
@@ -127,7 +127,7 @@ def read_description(root: Path) -> dict[str, Any]:
     """Return the content of dataset.json.
 
     Raises:
-        InputError: It is not there, or not as it should be.
+        InputError: The file is missing or damaged, or names no labels.
     """
     path = root / DATASET_JSON
     try:
@@ -141,7 +141,7 @@ def read_description(root: Path) -> dict[str, Any]:
     return about
 
 
-def structures_of(about: Mapping[str, Any]) -> dict[str, int]:
+def read_structures(about: Mapping[str, Any]) -> dict[str, int]:
     """Return the label value of each structure, from names by value (the older way) or values by name.
 
     Names of regions that are made of several values are left out, and so is a label to be ignored.

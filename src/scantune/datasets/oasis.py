@@ -34,7 +34,7 @@ _TEST = range(15, 25)
 
 @dataclass(frozen=True)
 class OasisOptions(StrippingOptions):
-    """How OASIS is read."""
+    """Options of OASIS."""
 
     grouping: Grouping = "registration"
 

@@ -1,4 +1,4 @@
-"""File patterns: which files fit, the names of their scans, and which of two patterns' files belong together."""
+"""File patterns: the files that match, the names of their scans, and pairs of files of two patterns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scantune.errors import InputError
 from scantune.scans.names import split_name
 
 SITE_PLACEHOLDER = "{site}"
-"""Stands in a pattern for the name of a site."""
+"""Part of a pattern that stands for the name of a site."""
 
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """A file that fits a pattern.
+    """File that matches a pattern.
 
     Attributes:
         path: The file.
-        site: What `{site}` stands for.
+        site: Text that `{site}` stands for.
     """
 
     path: Path
@@ -34,8 +34,8 @@ def pair_files(
 
     Args:
         images: Pattern of the images.
-        labels: Pattern of the label maps; none where there are no references.
-        root: Where the patterns start.
+        labels: Pattern of the label maps. Empty without references.
+        root: Folder where the patterns start.
 
     Raises:
         InputError: A pattern matches nothing, a file has no partner, or two have the same name.
@@ -44,7 +44,7 @@ def pair_files(
     references = match_pattern(labels, root) if labels else {}
     for pattern, files in ((images, found), (labels, references)):
         if pattern and not files:
-            raise InputError(f"No file matches {pattern} in {root.absolute()}; check the pattern, and the folder.")
+            raise InputError(f"No file matches {pattern} in {root.absolute()}. Check the pattern, and the folder.")
     lone = sorted(found.keys() ^ references.keys()) if labels else []
     if lone:
         raise InputError(
@@ -58,7 +58,7 @@ def find_partners(names: Iterable[str], pattern: str, root: Path = Path()) -> di
     """Return the file of a pattern for each of several scans, by name. Other files of the pattern are left out.
 
     Raises:
-        InputError: Scans have none, which are all named.
+        InputError: Scans have no such file. The message names them all.
     """
     found = match_pattern(pattern, root)
     without = sorted(set(names) - found.keys())
@@ -74,7 +74,7 @@ def match_pattern(pattern: str, root: Path = Path()) -> dict[str, PatternMatch]:
     """Return the files of a pattern that starts in a folder, by the names of their scans.
 
     Raises:
-        InputError: It is not a pattern, or two files have the same name.
+        InputError: The text is not a pattern, or two files have the same name.
     """
     whole = Path(pattern).expanduser()
     if whole.is_absolute():
@@ -84,14 +84,14 @@ def match_pattern(pattern: str, root: Path = Path()) -> dict[str, PatternMatch]:
     try:
         paths = sorted(path for path in root.glob(relative.replace(SITE_PLACEHOLDER, "*")) if path.is_file())
     except (ValueError, IndexError) as error:  # the latter for an empty pattern, in Python 3.11
-        raise InputError(f"{pattern} is not a file pattern ({error}); write one such as data/*_T1w.nii.gz.") from error
+        raise InputError(f"{pattern} is not a file pattern ({error}). Write one such as data/*_T1w.nii.gz.") from error
     names: dict[str, PatternMatch] = {}
     for path in paths:
         name, site = _starred(relative, path.relative_to(root).as_posix())
         name = name or split_name(path)[0]
         if name in names:
             raise InputError(
-                f"{names[name].path} and {path} have the same name {name}; give every scan a name of its own."
+                f"{names[name].path} and {path} have the same name {name}. Give every scan a name of its own."
             )
         names[name] = PatternMatch(path, site)
     return names
@@ -101,7 +101,7 @@ def _starred(pattern: str, path: str) -> tuple[str, str]:
     """Return what the stars and `{site}` of a pattern stand for in a path, each text once, and the site by itself."""
     expression = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "([^/]*)").replace(r"\?", "[^/]")
     first, *others = expression.split(re.escape(SITE_PLACEHOLDER))
-    # A site that stands twice is the same; the first is as short as can be, so that CS_* is the site CS.
+    # A second {site} must match the same text. The first is as short as possible, so that CS_* is the site CS.
     expression = first + "".join((r"(?P=site)" if n else "(?P<site>[^/]+?)") + part for n, part in enumerate(others))
     found = re.fullmatch(expression, path)
     if not found:

@@ -29,10 +29,10 @@ CASE_NUMBERS = {
 
 @dataclass(frozen=True)
 class Promise12Options:
-    """How PROMISE12 is split."""
+    """Options of PROMISE12."""
 
     fold: int = 0
-    """1 or 2 as in the paper; 0 pools both: 10 test volumes per hospital."""
+    """1 or 2 as in the paper. 0 pools both, with 10 test volumes per hospital."""
 
     def __post_init__(self) -> None:
         require_fold(self.fold, folds=2)

@@ -22,7 +22,7 @@ from scantune.scans.case import Case, LabelMap, require_same_grid
 from scantune.scans.io import read_labels
 
 SITE_NUMBERS = {"PM": 2, "USZ": 3, "VU": 4, "UCL": 1}
-"""Number of each site in file names; Montreal, the training site, first."""
+"""Number of each site in file names. Montreal, the training site, comes first."""
 
 PEOPLE_PER_SITE = 10
 """Labelled people per site."""
@@ -33,13 +33,13 @@ _VALUES = {0: 0, 1: 1, 2: 2}
 
 @dataclass(frozen=True)
 class ScgmOptions:
-    """How SCGM is read and split."""
+    """Options of SCGM."""
 
     fold: int = 0
-    """1 to 3 as in the paper; 0 splits the training site as in fold 1 and pools all for the others: 9 test volumes."""
+    """1 to 3 as in the paper. 0 splits the training site as in fold 1 and pools all for the others: 9 test volumes."""
     rater: Literal[1, 2, 3, 4, "majority"] = 1
-    """Whose mask: one rater's (the paper's authors took the first's), or in each voxel what most raters say; where two
-    labels have as many votes, that of rater 1."""
+    """The rater whose mask is taken (the paper's authors took the first), or the majority of raters in each voxel. Of
+    two labels with as many votes, that of rater 1 is taken."""
 
     def __post_init__(self) -> None:
         require_fold(self.fold, folds=3)
@@ -47,10 +47,10 @@ class ScgmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VotedEntry(FileEntry):
-    """A scan with the masks of all raters.
+    """Scan with the masks of all raters.
 
     Attributes:
-        others: The masks of raters 2 and on.
+        others: Masks of raters 2 and higher.
     """
 
     others: Sequence[Path]
@@ -64,13 +64,13 @@ class VotedEntry(FileEntry):
         votes = np.stack([(ballots == value).sum(0) + 0.5 * (ballots[0] == value) for value in self.values])
         return replace(masks[0], labels=votes.argmax(0).astype(np.uint8))
 
-    def drawn_on_scan(self) -> Sequence[Path]:
+    def labels_on_grid(self) -> Sequence[Path]:
         """Return all masks."""
         return [self.labels, *self.others]
 
-    def needed(self) -> Sequence[Path]:
+    def required_files(self) -> Sequence[Path]:
         """Return the scan and all masks."""
-        return [*super().needed(), *self.others]
+        return [*super().required_files(), *self.others]
 
 
 class Scgm(DataSet):

@@ -1,4 +1,4 @@
-"""A folder that `scantune simulate` wrote: its manifest tells what every scan is."""
+"""Folders of `scantune simulate`, whose manifest describes every scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scantune.scans.manifest import MANIFEST, read_manifest
 
 @dataclass(frozen=True)
 class Simulated(DataSet):
-    """A simulated cohort: sites, people and splits are those of its manifest."""
+    """Simulated cohort with the sites, people and splits of its manifest."""
 
     name: ClassVar[str] = "simulated"
 
@@ -24,7 +24,7 @@ class Simulated(DataSet):
 
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> Simulated:
-        """Read the manifest; there are no options."""
+        """Open a folder and read its manifest. There are no options."""
         place = Path(root).expanduser()
         if options:
             raise InputError(f"A simulated cohort, such as {place}, takes no options, got {', '.join(options)}.")

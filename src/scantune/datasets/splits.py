@@ -1,4 +1,4 @@
-"""Who is in which split: by place in a list, which is a published one wherever there is one."""
+"""Splits by place in a list of people, a published list if there is one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,16 +7,16 @@ from scantune.errors import InputError
 
 
 def split_by_order(people: Sequence[str], train: int, validation: int, test: range) -> dict[str, str]:
-    """Return the split of each person by their place in a list: the first train, the next validate.
+    """Return the split of each person by their place in a list: the first for training, the next for validation.
 
     Args:
-        people: Everyone, in the order that the split goes by.
-        train: How many train.
-        validation: How many validate.
-        test: Places, from 0, of those who test.
+        people: Everyone, in the order of the split.
+        train: Number of people for training.
+        validation: Number of people for validation.
+        test: Places, from 0, of the people for testing.
 
     Returns:
-        The split by person; people in none of them are left out.
+        The split by person, without the people in none.
     """
     places = {"train": range(train), "validation": range(train, train + validation), "test": test}
     return {person: split for split, where in places.items() for person in people[where.start : where.stop]}
@@ -25,15 +25,17 @@ def split_by_order(people: Sequence[str], train: int, validation: int, test: ran
 def split_by_fold(people: Sequence[str], fold: int, validation: int, test: int, folds: int) -> dict[str, str]:
     """Return the split of each person in one of the paper's folds, or in all of them pooled.
 
-    In fold 1 the last of the list test and those before them validate; in each further fold the block moves towards
-    the front by as many as test, and goes on at the end of the list where the front is reached. Everyone else trains.
+    In fold 1 the last people of the list are for testing and those before them for validation. In each further fold the
+    block moves towards the front by the number of test people, and continues at the end of the list once it reaches the
+    front. All others are for training.
 
     Args:
         people: Everyone, in the published order.
-        fold: From 1; 0 pools the folds: whoever tests in one of them tests, and the others validate.
-        validation: How many validate in a fold.
-        test: How many test in a fold.
-        folds: How many folds there are.
+        fold: Number of the fold from 1. 0 pools the folds: people of any test set are for testing, all others for
+            validation.
+        validation: Number of people for validation in a fold.
+        test: Number of people for testing in a fold.
+        folds: Number of folds.
     """
     if fold == 0:
         tested = {person for n in range(1, folds + 1) for person in _block(people, (n - 1) * test, test)}
@@ -56,7 +58,7 @@ def require_fold(fold: int, folds: int) -> None:
 
 
 def require_people(count: int, needed: int, site: str, root: Path) -> None:
-    """Check that a split by place in the list of a folder's people is the one it should be.
+    """Check that a folder holds enough people for a split by place in the list.
 
     Raises:
         InputError: There are too few people.

@@ -30,12 +30,12 @@ _Person = tuple[str, int]
 
 @dataclass(frozen=True)
 class WmhOptions:
-    """How WMH-2017 is read and split."""
+    """Options of WMH-2017."""
 
     fold: int = 0
-    """1 or 2 as in the paper; 0 splits Utrecht as in fold 1 and pools both for Singapore: 10 test volumes."""
+    """1 or 2 as in the paper. 0 splits Utrecht as in fold 1 and pools both for Singapore: 10 test volumes."""
     observer: Literal["o12", "o3", "o4"] = "o12"
-    """Whose drawing: the challenge's own (two observers in agreement), or an additional one."""
+    """The observer: the challenge's own label maps (two observers in agreement), or an additional observer."""
 
     def __post_init__(self) -> None:
         require_fold(self.fold, folds=2)

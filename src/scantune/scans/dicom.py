@@ -145,7 +145,7 @@ def read_slice_header(path: Path) -> SliceHeader:
 def _texts(dataset: Any) -> dict[int, str]:
     """Return the texts of the grid, as they are in the file."""
     raw = {element.tag: dataset.get_item(element.tag) for element in _GRID if element.tag in dataset}
-    # What is no text, such as a sequence, is a damaged number.
+    # Values that are no text, such as sequences, count as damaged numbers.
     values = {tag: b"" if item.value is None else item.value for tag, item in raw.items()}
     return {tag: value.decode("latin-1") if isinstance(value, bytes) else "?" for tag, value in values.items()}
 

@@ -135,8 +135,8 @@ class SliceGrid:
 
     Attributes:
         native: Rows and columns of the scan's own slices.
-        resampled: Rows and columns after resampling; pixel i lies at `(i + 0.5) * native / resampled - 0.5`.
-        offset: Row and column of the resampled slice where the picture begins; negative where padding does.
+        resampled: Rows and columns after resampling. Pixel i lies at `(i + 0.5) * native / resampled - 0.5`.
+        offset: Row and column of the resampled slice where the picture begins. Negative for padding.
         size: Rows and columns of the picture.
     """
 

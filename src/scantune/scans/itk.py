@@ -110,7 +110,7 @@ def read_itk_series(folder: Path) -> ItkSeries:
 
 @dataclass(frozen=True, eq=False)
 class _Answer(Generic[Content]):
-    """What a task read, or why it failed; and whether the process has grown by damaged files and should end."""
+    """Result or failure of a task, and whether damaged files have made the process grow so that it should end."""
 
     content: Content | None = None
     failure: str | None = None

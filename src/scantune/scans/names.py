@@ -1,7 +1,7 @@
-"""What file names say: which files are images, the scan they hold, and which reference fits a prediction.
+"""File names: images, the scans that they hold, and references that fit predictions.
 
-The scan that a label map belongs to is its file name without the image extension and without one closing word
-that only says what kind of file it is (`LABEL_SUFFIXES`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
+The scan of a label map is its file name without the image extension and without one suffix for the kind of file
+(`LABEL_SUFFIXES`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...). A prediction
 and a reference fit when these names are equal, letter by letter. Where a folder holds both
 `NAME_labels.nii.gz` and a bare `NAME.nii.gz`, the bare file is taken for the scan itself and left out. So is
 `NAME_image.nii.gz`, whose prediction `NAME_image_seg.nii.gz` fits `NAME_labels.nii.gz`.
@@ -14,13 +14,13 @@ from pathlib import Path
 from scantune.errors import InputError
 
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd", ".nhdr", ".hdr")
-"""Endings by which images are recognised in a folder; a file that the user names may have any other."""
+"""Endings of images in a folder. A file that the user names may have any other."""
 
 IMAGE_SUFFIX = "_image"
-"""Closing word of scans that lie beside their label maps, as `scantune simulate` writes them."""
+"""Suffix of scans beside their label maps, as `scantune simulate` writes them."""
 
 DEFORMATION_SUFFIX = "_deformation"
-"""Closing word of deformations, which are neither scans nor label maps."""
+"""Suffix of deformations, which are neither scans nor label maps."""
 
 SOURCE_SUFFIX = "_source_seg"
 LABEL_SUFFIXES = (
@@ -35,18 +35,18 @@ LABEL_SUFFIXES = (
     "_gt",
     "_ref",
 )
-"""Closing words that are not part of a scan's name, each before the words it ends in."""
+"""Suffixes that are not part of a scan's name. Longer ones come before those that they end in."""
 
 
 @dataclass(frozen=True)
 class PredictionPair:
-    """A prediction and its reference.
+    """Prediction and its reference.
 
     Attributes:
-        name: The scan.
-        prediction: Label map to judge.
+        name: Name of the scan.
+        prediction: Label map to score.
         reference: Label map taken as the truth.
-        source: Whether the file name tells a prediction without adaptation (`NAME_source_seg`).
+        source: Whether the file name is that of a prediction without adaptation (`NAME_source_seg`).
     """
 
     name: str
@@ -57,7 +57,7 @@ class PredictionPair:
 
 @dataclass(frozen=True)
 class PredictionPairs:
-    """Which predictions and references belong together, and the files that are left over."""
+    """Predictions with their references, and the files that are left over."""
 
     pairs: list[PredictionPair]
     lone_predictions: list[Path] = field(default_factory=list)
@@ -111,7 +111,7 @@ def find_scans(paths: Iterable[Path]) -> list[Path]:
 
 
 def pair_predictions(predictions: Path, references: Path) -> PredictionPairs:
-    """Find the reference of every prediction; two single files belong together whatever their names.
+    """Find the reference of every prediction. Two single files belong together whatever their names.
 
     Raises:
         InputError: Something is missing, nothing fits, or a name fits twice.
@@ -148,16 +148,13 @@ def pair_predictions(predictions: Path, references: Path) -> PredictionPairs:
 
 
 def _holds_dicom(folder: Path) -> bool:
-    for path in folder.iterdir():
-        if path.is_file() and not path.name.lower().endswith(IMAGE_ENDINGS):
-            with path.open("rb") as stream:
-                if stream.read(132)[128:] == b"DICM":
-                    return True
-    return False
+    from scantune.scans.dicom import is_dicom
+
+    return any(is_dicom(path) for path in folder.iterdir() if not path.name.lower().endswith(IMAGE_ENDINGS))
 
 
 def split_name(path: Path) -> tuple[str, str]:
-    """Split a label map's stem into the scan's name and the closing word, which may be empty."""
+    """Split a label map's stem into the scan's name and the suffix, which may be empty."""
     stem = scan_name(path)
     for word in LABEL_SUFFIXES:
         if stem.lower().endswith(word) and len(stem) > len(word):

@@ -42,18 +42,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         InputError: The file is missing, of another kind, cut short, or differs from what was written.
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist; expected a .safetensors file.")
+        raise InputError(f"{path} does not exist. Expected a .safetensors file.")
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise InputError(
-            f"{path} is not a whole .safetensors file ({error}); it may be truncated or of another kind. "
+            f"{path} is not a whole .safetensors file ({error}). It may be truncated or of another kind. "
             "Copy or make it again."
         ) from error
-    told = metadata.pop(CHECKSUM, None)
-    if told is not None and told != checksum(tensors, metadata):
+    expected = metadata.pop(CHECKSUM, None)
+    if expected is not None and expected != checksum(tensors, metadata):
         raise InputError(
             f"{path} is damaged: its contents do not match the checksum that was written with them. Copy or make it "
             "again."
