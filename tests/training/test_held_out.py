@@ -53,3 +53,17 @@ def test_scans_of_another_version_of_the_simulation_are_other_scans(monkeypatch)
     after = {source.identity(Preprocessing()), *(scan.identity for scan in source.test_scans("VU"))}
     assert len(before) == len(after) == 10
     assert before.isdisjoint(after)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "training", "site", "first"),
+    [
+        ("contrasts", "9e137818fd867aafce9a71acab9fd517", "ir-3T", "f86d5ad147a44736b329faaa85b7662b"),
+        ("prostate", "e3bdf0cd86909509d83231f4330e4172", "HK", "d761ae54187e397c3f09326cbaa4a61c"),
+        ("cardiac", "ec7b21bf3357d562ccf5da456f0c8a71", "UHE", "3c5f8b25d30b1ec2878e00b70c0f0062"),
+    ],
+)
+def test_finished_jobs_of_version_0_1_are_found_by_the_same_hashes(cohort, training, site, first):
+    source = SimulatedSource(cohort)
+    assert source.identity(Preprocessing()) == training
+    assert source.test_scans(site)[0].identity == first
