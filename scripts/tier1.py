@@ -42,7 +42,7 @@ from scantune.benchmark.run import (
     unfinished,
 )
 from scantune.benchmark.store import Store
-from scantune.config.assignments import table_of_words
+from scantune.config.assignments import untyped_table_from_assignments
 from scantune.scans.files import write_text
 from scantune.training.held_out import SimulatedScan
 from scantune.training.sources import SPLITS, SimulatedSource
@@ -82,7 +82,7 @@ def experiment(name: str, words: Sequence[str] = ()) -> Experiment:
     compared = ["baseline", "strong baseline", *methods, *rows, "supervised"]
     tables = {**COMMON, "helpers": helpers}
     tables["experiment"] = {**COMMON["experiment"], "methods": compared, "rows": rows}
-    return Experiment.read(name).changed(tables).changed(_of(name, table_of_words(words, "--set")))
+    return Experiment.read(name).changed(tables).changed(_of(name, untyped_table_from_assignments(words, "--set")))
 
 
 def _of(name: str, typed: dict[str, object]) -> dict[str, object]:

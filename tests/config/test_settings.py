@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from scantune.config.assignments import table_from_words
+from scantune.config.assignments import table_from_assignments
 from scantune.config.recipe import bundled_recipes, read_recipe
 from scantune.config.settings import TrainSettings, settings_from_table
 from scantune.errors import InputError
@@ -96,10 +96,10 @@ class Mixed:
 
 def test_words_are_read_by_the_type_of_their_setting():
     words = ["text=5", "choice=3", "whole=12", "rate=.5", "switch=True", "maybe=4"]
-    table = table_from_words(Mixed, words, "--options")
+    table = table_from_assignments(Mixed, words, "--options")
     assert table == {"text": "5", "choice": "3", "whole": 12, "rate": 0.5, "switch": True, "maybe": 4}
     assert settings_from_table(Mixed, table, "a test") == Mixed("5", "3", 12, 0.5, True, 4)
-    more = table_from_words(Mixed, ["text=a=b", "rate=1e-3", "switch=false"], "--options")
+    more = table_from_assignments(Mixed, ["text=a=b", "rate=1e-3", "switch=false"], "--options")
     assert more == {"text": "a=b", "rate": 0.001, "switch": False}
 
 
@@ -120,7 +120,7 @@ def test_words_are_read_by_the_type_of_their_setting():
 )
 def test_words_that_are_no_settings_are_refused(words, told):
     with pytest.raises(InputError, match=told):
-        settings_from_table(Mixed, table_from_words(Mixed, words, "--options"), "a test")
+        settings_from_table(Mixed, table_from_assignments(Mixed, words, "--options"), "a test")
 
 
 def test_settings_do_not_import_torch():

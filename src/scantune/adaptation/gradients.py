@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from scantune.methods import Method, Terms
 from scantune.prior.field_of_experts import Statistics
 from scantune.runtime.cuda_graph import CudaGraph, ReplayedWork, unrepeatable_layer
-from scantune.runtime.threads import Threads, number_for
+from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import Batch, Volume
 
 
@@ -214,7 +214,7 @@ def volume_gradients(method: Method, volume: Volume, batch: int, kept: int) -> G
     """Return the fastest way to the exact gradient that method, network and device allow."""
     if replayable(method, volume):
         return ReplayedGradients(VolumeGradients(method, volume, batch, kept))
-    threads = number_for(method.network, volume.images) if method.reentrant else 1
+    threads = thread_count(method.network, volume.images) if method.reentrant else 1
     if threads > 1:
         return ThreadedGradients(method, volume, batch, kept, threads)
     return VolumeGradients(method, volume, batch, kept)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from scantune.benchmark.experiment_tables import STANDARD_ROWS, AdaptTable, ExperimentTable, RowTable
-from scantune.config.assignments import table_of_words
+from scantune.config.assignments import untyped_table_from_assignments
 from scantune.config.recipe import Recipe, parse_tables, recipe_from_tables, text_of
 from scantune.config.settings import PriorSettings, TrainSettings, settings_from_table
 from scantune.errors import InputError
@@ -53,7 +53,7 @@ class Experiment:
             tables = _with_datasets(tables, datasets)
         if "cohort" not in tables.get("data", {}):
             tables = _with_real(tables)
-        return cls.of(_merged(tables, table_of_words(sets, "--set")), source)
+        return cls.of(_merged(tables, untyped_table_from_assignments(sets, "--set")), source)
 
     @classmethod
     def of(cls, tables: Mapping[str, Any], source: str | Path) -> Self:

@@ -37,9 +37,9 @@ class Check:
     def run(self) -> int:
         """Check the data set, then show the report; return 3 if it has problems."""
         from scantune.check import check
-        from scantune.config.assignments import table_of_words
+        from scantune.config.assignments import untyped_table_from_assignments
 
-        options = table_of_words(self.options, "--options")
+        options = untyped_table_from_assignments(self.options, "--options")
         with ScanProgress(console(stderr=True), "Looking for scans") as display:
             report = check(self.data, self.dataset, options, out=self.out, workers=self.workers, on_scan=display.update)
         show_report(console(), report)

@@ -128,12 +128,12 @@ class Adapt:
     def _options(self) -> dict[str, Any]:
         if not self.options:
             return {}
-        from scantune.config.assignments import table_from_words
+        from scantune.config.assignments import table_from_assignments
         from scantune.methods import find_method
         from scantune.model.model import load
 
         method = load(self.model).task.method if self.method is None else self.method
-        return table_from_words(find_method(method).Options, self.options, "--options")
+        return table_from_assignments(find_method(method).Options, self.options, "--options")
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:
         from scantune.cli import console as terminal

@@ -180,8 +180,8 @@ class Fit:
             )
 
     def _settings(self) -> dict[str, Any]:
-        """The settings that were given, after a look at whether they belong to the method."""
-        from scantune.config.assignments import table_from_words
+        """Return the given settings, if they belong to the method."""
+        from scantune.config.assignments import table_from_assignments
         from scantune.config.settings import PriorSettings
 
         given = _given({"iterations": self.iterations})
@@ -189,12 +189,12 @@ class Fit:
         if self.method == "foe":
             if given:
                 raise InputError("The prior is computed, not trained: iterations belongs to --method dae or ae.")
-            return own | table_from_words(PriorSettings, self.set, "--set")
+            return own | table_from_assignments(PriorSettings, self.set, "--set")
         for flag in own:
             raise InputError(f"--{flag} is about the prior; leave it out, or give it with --method foe.")
         from scantune.training.helpers import TRAINERS
 
-        return given | table_from_words(TRAINERS[self.method].settings, self.set, "--set")
+        return given | table_from_assignments(TRAINERS[self.method].settings, self.set, "--set")
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -202,11 +202,11 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left_out(start: "Model | None") -> str:
-    """What a fine-tuned model lost, as a sentence."""
+    """Return a sentence about what a fine-tuned model lost."""
     lost = [] if start is None else [*(["prior"] if start.prior is not None else []), *start.helpers]
     return f"Left out, as it no longer fits the weights: {', '.join(lost)}. " if lost else ""
 
 
 def _command() -> str:
-    """What was typed, for the record."""
+    """Return the command line, for the record."""
     return shlex.join(["scantune", *sys.argv[1:]])

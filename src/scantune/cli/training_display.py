@@ -1,4 +1,4 @@
-"""What `scantune train` and `scantune fit` show while a network is trained."""
+"""The display of a training run in a terminal."""
 
 import time
 from typing import TYPE_CHECKING, Self
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TrainingDisplay:
-    """Shows a training run: a bar with loss, validation score and the time left, or a line now and then."""
+    """A bar with loss, validation score and the time left, or lines of text outside a terminal."""
 
     def __init__(self, to: Console, iterations: int) -> None:
         self.console = to
@@ -38,7 +38,7 @@ class TrainingDisplay:
             self.progress.stop()
 
     def prepare(self, done: int, scans: int, name: str) -> None:
-        """Tells how many scans are ready to train on; where there is no terminal, at most every 20 seconds."""
+        """Show how many scans are prepared; outside a terminal at most every 20 seconds."""
         self.progress.update(self.task, score=f"{done} of {scans} scans prepared")
         now = time.monotonic()
         if not self.console.is_terminal and now - self.shown > 20:
@@ -46,7 +46,7 @@ class TrainingDisplay:
             say(self.console, f"{done} of {scans} scans prepared: {name}")
 
     def update(self, at: "TrainingProgress") -> None:
-        """Moves the bar; where there is no terminal to draw it in, prints a line at most every 20 seconds."""
+        """Move the bar; outside a terminal print a line at most every 20 seconds."""
         if at.remark != self.remark:
             self.remark = at.remark
             say(self.console, f"Steps are not replayed as a CUDA graph, which is slower: {at.remark}.")

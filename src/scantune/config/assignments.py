@@ -1,4 +1,4 @@
-"""What was typed as NAME=VALUE, read as tables of settings."""
+"""Assignments NAME=VALUE of a command line, read as tables of settings."""
 
 import tomllib
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from scantune.config.settings import fits
 from scantune.errors import InputError
 
 
-def table_from_words(kind: type[Any], words: Sequence[str], flag: str) -> dict[str, Any]:
+def table_from_assignments(kind: type[Any], words: Sequence[str], flag: str) -> dict[str, Any]:
     """Read words like `weight=0.5` as a table for `settings_from_table`: each value by the type of its setting.
 
     Args:
         kind: The settings dataclass.
-        words: What was typed.
-        flag: After which flag, for messages.
+        words: The assignments.
+        flag: The flag that takes them, for messages.
 
     Raises:
-        InputError: A word is something else, or a name comes twice.
+        InputError: A word is no assignment, or a name occurs twice.
     """
     hints = get_type_hints(kind)
     table: dict[str, Any] = {}
@@ -31,17 +31,17 @@ def table_from_words(kind: type[Any], words: Sequence[str], flag: str) -> dict[s
     return table
 
 
-def table_of_words(words: Sequence[str], flag: str) -> dict[str, Any]:
+def untyped_table_from_assignments(words: Sequence[str], flag: str) -> dict[str, Any]:
     """Read words like `seed=3`, `labels=*_seg.nii.gz` or `structures.GM=2` as a table without settings of its own.
 
-    A value is what TOML takes it for, or text where it is no TOML; names with dots make tables in the table.
+    A value is read as TOML, or as text if it is not TOML. Names with dots make tables in the table.
 
     Args:
-        words: What was typed.
-        flag: After which flag, for messages.
+        words: The assignments.
+        flag: The flag that takes them, for messages.
 
     Raises:
-        InputError: A word is something else, or a name comes twice.
+        InputError: A word is no assignment, or a name occurs twice.
     """
     table: dict[str, Any] = {}
     for word in words:
@@ -62,7 +62,7 @@ def table_of_words(words: Sequence[str], flag: str) -> dict[str, Any]:
 
 
 def _read_word(word: str, hint: Any) -> Any:
-    """A word as its setting wants it: text, a number, true or false; text where it is none of these."""
+    """Return a word in the type of its setting: text, a number, true or false; text if it is none of these."""
     if fits(word, hint):
         return word
     for read in (int, float, {"true": True, "false": False}.__getitem__):

@@ -17,7 +17,7 @@ from scantune.errors import InputError
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe: how a network is trained and its prior fitted, and the tables of the parts around it, unread."""
+    """The settings of a training and of a prior, and further tables that are read where they are used."""
 
     name: str
     """The file's stem, or the name of a bundled recipe."""
@@ -30,13 +30,13 @@ class Recipe:
     network: Mapping[str, Any] = field(default_factory=dict)
     """The table [network]: what is trained."""
     task: Mapping[str, Any] = field(default_factory=dict)
-    """The table [task]: what it is trained for; segmentation where it is left out."""
+    """The table [task]: what it is trained for; by default segmentation."""
     prior: PriorSettings = field(default_factory=PriorSettings)
     """The table [prior]."""
     helpers: Mapping[str, Any] = field(default_factory=dict)
     """The tables [helpers.dae] and so on: how the helper network of a method is trained."""
     supervised: Mapping[str, Any] = field(default_factory=dict)
-    """The table [supervised]: what differs from [train] where a network goes on with labelled scans of a centre."""
+    """The table [supervised]: differences from [train] for fine-tuning on labelled scans of a centre."""
     adapt: Mapping[str, Any] = field(default_factory=dict)
     """The table [adapt]: how scans are adapted to in an experiment."""
     experiment: Mapping[str, Any] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Recipe:
     tests: Mapping[str, Any] = field(default_factory=dict)
     """The tables [tests.NAME]: further scans of an experiment to test with, as in [data]."""
     real: Mapping[str, Any] = field(default_factory=dict)
-    """The tables [real.preprocessing] and so on: what an experiment has otherwise where a data set is given."""
+    """The tables [real.preprocessing] and so on: differences of an experiment that is given a data set."""
 
 
 def bundled_recipes() -> list[str]:
-    """Names of the recipes inside the package."""
+    """Return the names of the recipes inside the package."""
     folder = resources.files("scantune.config") / "recipes"
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
@@ -57,13 +57,13 @@ def read_recipe(source: str | Path) -> Recipe:
     """Read a recipe from a TOML file, or a bundled one by its name.
 
     Raises:
-        InputError: There is no such recipe, it is not TOML, or it says something unknown.
+        InputError: There is no such recipe, it is not TOML, or it has an unknown name.
     """
     return recipe_from_tables(parse_tables(_recipe_text(source), source), source)
 
 
 def parse_tables(text: str, source: str | Path) -> dict[str, Any]:
-    """The tables of a recipe's text.
+    """Read the tables of a recipe's text.
 
     Raises:
         InputError: It is not TOML.
@@ -75,14 +75,14 @@ def parse_tables(text: str, source: str | Path) -> dict[str, Any]:
 
 
 def recipe_from_tables(tables: Mapping[str, Any], source: str | Path) -> Recipe:
-    """Make a recipe of its tables.
+    """Make a recipe from its tables.
 
     Args:
         tables: As TOML gives them.
         source: Where they are from; its stem becomes the recipe's name.
 
     Raises:
-        InputError: They say something unknown.
+        InputError: They have an unknown name.
     """
     known = [entry.name for entry in dataclasses.fields(Recipe) if entry.name != "name"]
     for name, table in tables.items():
@@ -97,7 +97,7 @@ def recipe_from_tables(tables: Mapping[str, Any], source: str | Path) -> Recipe:
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a file that a user wrote.
+    """Read a text file of a user.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Settings as plain data: one dataclass is the Python argument, the flags and the recipe's table.
+"""Settings as dataclasses: each serves as a Python argument, as flags and as a table of a recipe.
 
 Nothing heavy is imported here, so the command line can show its help at once.
 """
@@ -15,14 +15,14 @@ SettingsT = TypeVar("SettingsT")
 
 MAX_CLASSES, MAX_CHANNELS = 256, 1024
 
-_LARGEST = 2**63 - 1  # whole numbers beyond it are none to torch and numpy
+_LARGEST = 2**63 - 1  # the largest whole number of torch and numpy
 
 
 def require_seed(seed: int) -> None:
     """Check that a number can be a seed.
 
     Raises:
-        InputError: It cannot.
+        InputError: It is negative or too large.
     """
     if not 0 <= seed < 2**63:
         raise InputError(f"The setting seed must be {'0 or more' if seed < 0 else 'below 2^63'}, got {seed}.")
@@ -44,7 +44,7 @@ def require_network(classes: int, width: int) -> None:
     """Check that a network can have so many classes, and channels on its first level.
 
     Raises:
-        InputError: It cannot: label maps hold 256 values, and the last level is eight times as wide as the first.
+        InputError: It cannot, as label maps hold 256 values, and the last level is eight times as wide as the first.
     """
     if not (2 <= classes <= MAX_CLASSES and 1 <= width <= MAX_CHANNELS):
         raise InputError(
@@ -99,12 +99,12 @@ class TrainSettings(TrainingRunSettings):
 
 
 FINE_TUNING = TrainSettings(iterations=5000, learning_rate=1e-4)
-"""The paper's benchmark: how a trained network goes on with labelled scans of another site."""
+"""The paper's benchmark: fine-tuning of a trained network on labelled scans of another site."""
 
 
 @dataclass(frozen=True)
 class PriorSettings:
-    """How a prior is fitted; the defaults are the paper's."""
+    """Settings of a prior; the defaults are the paper's."""
 
     density: Literal["gaussian", "kde", "histogram"] = "gaussian"
     """The form of the experts' densities."""
@@ -136,8 +136,8 @@ def settings_from_table(kind: type[SettingsT], table: Mapping[str, Any], where: 
 
     Args:
         kind: The settings dataclass.
-        table: Names and values, as TOML or JSON gives them.
-        where: What the table is called in messages.
+        table: Names and values from TOML or JSON.
+        where: Name of the table, for messages.
 
     Raises:
         InputError: A name is unknown or missing, or a value has the wrong type or lies out of range.
@@ -158,7 +158,7 @@ def settings_from_table(kind: type[SettingsT], table: Mapping[str, Any], where: 
 
 
 def _is_beyond(value: object) -> bool:
-    """Whether a value has a whole number in it that no computation can hold."""
+    """Return whether a value holds a whole number that is too large for torch and numpy."""
     if isinstance(value, Mapping):
         return any(map(_is_beyond, value.values()))
     if isinstance(value, list | tuple):
@@ -167,7 +167,7 @@ def _is_beyond(value: object) -> bool:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value, as TOML or JSON gives it, is of a setting's type."""
+    """Return whether a value from TOML or JSON has the type of a setting."""
     if hint is object:
         return True
     if get_origin(hint) is Literal:

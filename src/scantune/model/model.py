@@ -1,4 +1,4 @@
-"""The model file: network, prior and record in one `.safetensors`; the only thing that `adapt` needs."""
+"""The model: network, prior and record, stored in one `.safetensors` file."""
 
 import hashlib
 import json
@@ -34,10 +34,10 @@ class Model:
         preprocessing: How a scan becomes the network's input.
         architecture: A kind of `scantune.networks.ARCHITECTURES` with its arguments, or `{"kind": "custom"}`.
         task: How the network's output is read.
-        prior: The Field of Experts, where one was fitted.
+        prior: The Field of Experts, if one was fitted.
         provenance: How the network came to be: command, data, seed, scores.
-        helpers: Helper networks by the name of the method they serve, where they were trained.
-        name: What the user called it.
+        helpers: Trained helper networks, by the name of the method that they serve.
+        name: Name of the model for messages and manifests.
     """
 
     network: nn.Module
@@ -82,7 +82,7 @@ class Model:
         return tensors
 
     def rounded(self, precision: torch.dtype) -> Self:
-        """A copy whose weights have the precision they will be stored in; fit the prior after this."""
+        """Return a copy with weights rounded to the precision of the file; fit the prior after this."""
         network = _empty(self.architecture, self.network)
         network.load_state_dict(
             {
@@ -93,7 +93,7 @@ class Model:
         return replace(self, network=network.eval())
 
     def save(self, path: str | Path, precision: torch.dtype = torch.float32) -> None:
-        """Writes the file; weights are stored in `precision`, statistics in single."""
+        """Write the file; weights are stored in `precision`, statistics in float32."""
         half = {
             name: tensor.to(precision)
             if name.startswith(("network.", "helpers.")) and tensor.is_floating_point()
@@ -104,11 +104,11 @@ class Model:
 
 
 def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
-    """Reads a bundled model by name, or a model file by path; nothing is unpickled.
+    """Read a bundled model by name, or a model file by path; nothing is unpickled.
 
     Args:
         name_or_path: `brain`, `brain-register`, or the path of a `.safetensors` file.
-        network: The network to put the weights into, for a file whose architecture is the user's own.
+        network: The network to put the weights into, for a file with a custom architecture.
     """
     path = Path(name_or_path)
     if str(name_or_path) in BUNDLED:

@@ -1,4 +1,4 @@
-"""What a model file must hold before anything is built from it: a record of the right types, finite numbers."""
+"""Checks of a model file before anything is built from it: types of its record, shapes, finite numbers."""
 
 import json
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ JsonTable = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The entries of a record, with their types; entries that a newer version adds are left alone."""
+class RecordLayout:
+    """The entries of a record, with their types; entries of newer versions are ignored."""
 
     format: int
     task: JsonTable
@@ -33,7 +33,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class PriorLayout:
+class PriorRecordLayout:
     """The entries of a prior's record."""
 
     families: dict[str, JsonTable]
@@ -42,10 +42,10 @@ class PriorLayout:
 
 
 def read_record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The record of a model file.
+    """Read the record of a model file.
 
     Raises:
-        InputError: There is none, it is of a newer version, or an entry is missing or of a wrong type.
+        InputError: The file has none, it is of a newer version, or an entry is missing or of a wrong type.
     """
     try:
         record = json.loads(metadata["scantune"])
@@ -56,9 +56,9 @@ def read_record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         ) from error
     if version > FORMAT:
         raise InputError(f"{path} has format {version}, this scantune reads up to {FORMAT}; install a newer scantune.")
-    _check(Layout, record, f"the record of {path}")
+    _check(RecordLayout, record, f"the record of {path}")
     if record["prior"] is not None:
-        _check(PriorLayout, record["prior"], f"the prior's record in {path}")
+        _check(PriorRecordLayout, record["prior"], f"the prior's record in {path}")
     values = list(record["labels"].values())
     if len(set(values)) != len(values) or not all(0 <= value <= 255 for value in values):
         raise InputError(
@@ -74,7 +74,7 @@ def _check(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
 
 
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check that all numbers of a model file are numbers.
+    """Check that all numbers of a model file are finite.
 
     Raises:
         InputError: One is NaN or infinite; `far` levels, which may be, are left out.

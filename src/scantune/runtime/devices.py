@@ -1,4 +1,4 @@
-"""Where the numbers are crunched, and that they come out the same each time."""
+"""Devices, and reproducible computation on them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from scantune.errors import InputError
 
 @contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """Ask for deterministic convolutions, and give the caller's global generators back as they were."""
+    """Ask for deterministic convolutions, and restore the caller's global generators at the end."""
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -22,7 +22,7 @@ def reproducible(device: torch.device) -> Iterator[None]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name, or of `auto`: a GPU where there is one.
+    """Return the device of a name; `auto` is a GPU if there is one.
 
     Raises:
         InputError: This machine has no such device.

@@ -1,4 +1,4 @@
-"""The most memory that one job of a process held, where the process has done others before."""
+"""Peak memory of one job in a process that has done others before."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget what was held before; on a CPU this takes a Linux that lets processes do so."""
+    """Start a new measurement; on a CPU this works only on a Linux that allows it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -19,7 +19,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """The most memory since `reset_peak_memory`, or since the process began where that was not possible, in MB."""
+    """Return the peak memory in MB since `reset_peak_memory`, or of the whole process if that was not possible."""
     if device.type != "cuda" and _STATUS.exists():
         lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
         if "VmHWM" in lines:
@@ -28,7 +28,7 @@ def peak_memory_mb(device: torch.device) -> float:
 
 
 def peak_memory_mb_of_process(device: str) -> float:
-    """The most memory this process has held on the device, in MB."""
+    """Return the peak memory of this process on a device, in MB."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated() / 1e6
     import resource

@@ -1,6 +1,6 @@
-"""Threads of this process that share work on a CPU: each takes a part of it, instead of a part of every operation.
+"""Threads of this process that share work on a CPU: each takes some items, instead of a part of every operation.
 
-Threads that share every single operation wait for each other a thousand times in a forward pass.
+Threads that share every operation wait for each other a thousand times in a forward pass.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,27 +13,27 @@ from torch import Tensor, nn
 
 from scantune.runtime.cuda_graph import unrepeatable_layer
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-MOST = 8
-"""Threads, each of which has a batch in memory."""
+MAX_THREADS = 8
+"""Upper limit of threads, as each has a batch in memory."""
 
 
 class Threads:
-    """Threads that share the cores; they end when they are let go of.
+    """Threads that share the cores; they end with this object.
 
     Args:
-        number: How many.
+        number: Number of threads.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._pool = ThreadPoolExecutor(number, thread_name_prefix="crew")
+        self._pool = ThreadPoolExecutor(number, thread_name_prefix="scantune")
         self._settle()
 
     def _settle(self) -> None:
-        """Starts the threads, and has each use its share of the cores; others are left with as many as they had."""
+        """Start the threads, each with its share of the cores; other threads keep theirs."""
         together = torch.get_num_threads()
         everyone = Barrier(self.number)
 
@@ -45,27 +45,27 @@ class Threads:
         list(self._pool.map(alone, range(self.number)))
         torch.set_num_threads(together)
 
-    def each(self, work: Callable[[Item], ResultT], items: Iterable[Item]) -> list[ResultT]:
-        """The results of all items, in their order, with gradients where the caller has them."""
+    def each(self, work: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
+        """Return the results of all items, in their order, with gradients if the caller has them enabled."""
         recorded = torch.is_grad_enabled()
 
-        def one(item: Item) -> ResultT:
+        def one(item: ItemT) -> ResultT:
             with torch.set_grad_enabled(recorded):
                 return work(item)
 
         return list(self._pool.map(one, items))
 
 
-def number_for(network: nn.Module, images: Tensor) -> int:
-    """How many threads pay for images `(slices, channels, *spatial)`; 1 where a layer may mind to be called by two."""
-    number = min(torch.get_num_threads(), len(images), MOST)
-    minds = unrepeatable_layer([network]) is not None or any(
+def thread_count(network: nn.Module, images: Tensor) -> int:
+    """Return the number of threads for images `(slices, channels, *spatial)`; 1 if a layer is not thread-safe."""
+    number = min(torch.get_num_threads(), len(images), MAX_THREADS)
+    unsafe = unrepeatable_layer([network]) is not None or any(
         getattr(part, "alone", False) for part in network.modules()
     )
-    return number if number > 1 and images.device.type == "cpu" and not minds else 1
+    return number if number > 1 and images.device.type == "cpu" and not unsafe else 1
 
 
 def threads_for(network: nn.Module, images: Tensor) -> Threads | None:
-    """Threads to predict images with; None where one does."""
-    number = number_for(network, images)
+    """Return threads to predict images with, or None if one is enough."""
+    number = thread_count(network, images)
     return Threads(number) if number > 1 else None

@@ -1,4 +1,4 @@
-"""Which scantune this is: the commit of a working copy, or the version of an installed one."""
+"""The version of scantune: the commit of a working copy, or the version of an installed package."""
 
 import functools
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @functools.cache
 def installed_version() -> str:
-    """What `git describe` says where the package lies in its own working copy, else its version."""
+    """Return the output of `git describe` in a working copy of the package, else the package version."""
     folder = Path(__file__).parents[1]
     try:
         # A package installed inside somebody else's working copy is none of its files.
@@ -18,7 +18,7 @@ def installed_version() -> str:
             check=True,
             capture_output=True,
         )
-        told = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--tags"],  # noqa: S607
             cwd=folder,
             check=True,
@@ -27,4 +27,4 @@ def installed_version() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return version("scantune")
-    return told.stdout.strip() or version("scantune")
+    return described.stdout.strip() or version("scantune")

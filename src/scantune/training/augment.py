@@ -24,7 +24,7 @@ from scantune.kernels import usable
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn for one batch; a transform that is off has its neutral value."""
+    """Random transforms of one batch; a transform that is off has its neutral value."""
 
     displacement: Tensor
     """`(batch, 2, height, width)` pixels along rows and columns; 0 is off."""
@@ -144,7 +144,7 @@ def elastic_displacement(field: Tensor, sigma: float, alpha: Tensor | float) -> 
 
 
 def source_positions(displacement: Tensor, translation: Tensor, degrees: Tensor, scale: Tensor) -> Tensor:
-    """Where each output pixel comes from, when the elastic field acts first, then shift, rotation, scaling.
+    """Return the source position of each output pixel; the elastic field acts first, then shift, rotation, scaling.
 
     Rotation and scaling are about the centre of the image; the signs are those of `scipy.ndimage.shift`,
     `rotate` and `zoom`. The elastic field is read at the output pixel rather than at the pixel's place before
@@ -204,7 +204,7 @@ def change_gamma(images: Tensor, gamma: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _limits(settings: Augmentation, device: torch.device) -> Tensor:
-    """Of shifts along rows and columns, angle, scale, gamma and brightness: lowest, range, and off; `(3, 6, 1)`."""
+    """Return lowest value, range and neutral value of shifts (rows, columns), angle, scale, gamma and brightness."""
     shift, turn = (-settings.translation, settings.translation), (-settings.rotation, settings.rotation)
     limits = (shift, shift, turn, settings.scaling, settings.gamma, settings.brightness)
     rows = [low for low, _ in limits], [high - low for low, high in limits], [0.0, 0.0, 0.0, 1.0, 1.0, 0.0]
@@ -217,7 +217,7 @@ def _per_sample(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _smoothing_matrix(size: int, sigma: float, device: torch.device) -> Tensor:
-    """Gaussian smoothing of a line of `size` pixels, mirrored at its ends, as a matrix `(size, size)`."""
+    """Return the Gaussian smoothing of a line of pixels, mirrored at its ends, as a matrix `(size, size)`."""
     radius = int(4 * sigma + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     weights = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)

@@ -1,4 +1,4 @@
-"""How the autoencoders are trained: on what a model's network makes of its training cases."""
+"""Training of the autoencoders on features of a model's network."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -52,7 +52,7 @@ class AutoencoderSettings(TrainingRunSettings):
         require_positive(self, "batch")
 
     def layers(self, network: AdaptableNetwork) -> LayerGroups:
-        """Those of the feature autoencoders, for a network."""
+        """Return the layers that the feature autoencoders of a network read."""
         if self.features == "default":
             return UNET_LAYERS if isinstance(network.task, UNet) else ()
         if self.features == "none":
@@ -77,10 +77,10 @@ def train_autoencoders(
     checkpoint: Path | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
 ) -> tuple[Autoencoders, dict[str, Any]]:
-    """Trains the autoencoders of a model's network.
+    """Train the autoencoders of a model's network.
 
     Returns:
-        They, and what is to be known about the run.
+        The autoencoders, and facts about the run.
     """
     training, validation = ([Volume(case.volume, case.padding) for case in split] for split in (cases, held_out))
     identity = _identity(model, [*cases, *held_out], settings)
@@ -102,7 +102,7 @@ def train_autoencoders(
 
 @torch.no_grad()
 def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, layers: LayerGroups) -> Autoencoders:
-    """Untrained autoencoders that fit a network.
+    """Return untrained autoencoders that fit a network.
 
     Args:
         network: In evaluation mode.
@@ -125,13 +125,13 @@ def new_autoencoders(network: AdaptableNetwork, task: Task, images: Tensor, laye
 
 
 class AutoencoderTraining(TrainingModule):
-    """To reconstruct what a frozen network makes of slices, by the sum of the autoencoders' mean squared errors.
+    """Reconstruction of a frozen network's features, with the sum of the autoencoders' mean squared errors as loss.
 
     The autoencoders share no weights, so that the sum trains each for itself. Nothing is augmented, and padding is not
     counted. The score is minus the sum for the validation slices.
 
     Args:
-        autoencoders: What learns.
+        autoencoders: The networks to train.
         views: What they learn from: a network, in evaluation mode as when it adapts, that is listened to.
         training: Scans whose slices have one size.
         validation: Scans of any size.
@@ -157,27 +157,27 @@ class AutoencoderTraining(TrainingModule):
         self.order = SliceOrder(len(self.training.images), settings.batch, settings.seed, SHUFFLE, device)
 
     def draw(self, iteration: int) -> TrainingBatch:
-        """The numbers of the next slices."""
+        """Return the indices of the next slices."""
         return (self.order.batch_of(iteration),)
 
     def networks(self) -> list[nn.Module]:
-        """The network that is listened to runs, too."""
+        """Return the autoencoders and the network whose features they read."""
         return [self.autoencoders, self.views.network]
 
     def loss(self, drawn: TrainingBatch) -> Tensor:
-        """The sum of the mean squared errors on slices."""
+        """Return the sum of the mean squared errors on slices."""
         (index,) = drawn
         padding = None if self.training.padding is None else self.training.padding[index]
         errors = mean_errors(self._measure(Batch(self.training.images[index], padding, index)))
         return torch.stack(list(errors.values())).sum()
 
     def score(self) -> float:
-        """Minus the sum of the mean squared errors on all validation slices."""
+        """Return minus the sum of the mean squared errors on all validation slices."""
         return -sum(self.validation_errors().values())
 
     @torch.no_grad()
     def validation_errors(self) -> dict[str, float]:
-        """The mean squared error of each autoencoder on all validation slices."""
+        """Return the mean squared error of each autoencoder on all validation slices."""
         total: dict[str, Tensor] = {}
         for volume in self.validation:
             for batch in volume.batches(self.batch):
@@ -193,7 +193,7 @@ class AutoencoderTraining(TrainingModule):
 
 
 def _stacked(volumes: Sequence[Volume], device: torch.device) -> Volume:
-    """All slices as one volume; one that has no padding shares in that of the others as none."""
+    """Return all slices as one volume; volumes without padding count as not padded."""
     sizes = {tuple(volume.images.shape[1:]) for volume in volumes}
     if len(sizes) > 1:
         raise InputError(f"The training scans have slices of {sorted(sizes)}; preprocess all of them to one size.")
@@ -208,7 +208,7 @@ def _stacked(volumes: Sequence[Volume], device: torch.device) -> Volume:
 
 
 def _identity(model: Model, cases: Sequence[Prepared], settings: AutoencoderSettings) -> dict[str, Any]:
-    """What a run must share to be resumed; the network's labels have no part in it."""
+    """Return what a run must share to be resumed; labels are not part of it."""
     examples = [Example(case.volume, torch.zeros_like(case.volume[:, 0], dtype=torch.int16)) for case in cases]
     bare = replace(model, prior=None, provenance={}, helpers={})
     return asdict(settings) | {"model": bare.fingerprint, "data": fingerprint(examples)}

@@ -37,7 +37,7 @@ _NO_PART = tuple(field.name for field in dataclasses.fields(ScanEntry))  # a cas
 
 
 def ignore_progress(done: int, cases: int, name: str) -> None:
-    """Tells nobody."""
+    """Do nothing with the progress."""
     del done, cases, name
 
 
@@ -49,17 +49,17 @@ def prepared_cases(
     workers: int | None = None,
     on_case: OnCase = ignore_progress,
 ) -> Iterator[tuple[str, Prepared]]:
-    """Names and prepared volumes of entries, in their order.
+    """Yield names and prepared volumes of entries, in their order.
 
     Args:
         entries: The cases.
         preprocessing: How to prepare them.
         folder: Where prepared cases are kept; None keeps none.
         workers: Processes that prepare cases for the folder; by default one for each core.
-        on_case: Is told how far it is.
+        on_case: Called after each case.
 
     Raises:
-        InputError: The folder takes no files; or cases cannot be read or prepared, which are all told after the last.
+        InputError: The folder takes no files; or cases cannot be read or prepared, which are all named after the last.
     """
     cases = (
         (_made(entry, preprocessing) for entry in entries)
@@ -78,7 +78,7 @@ def prepared_cases(
 
 
 def refuse_scans(bad: dict[str, str], scans: int) -> None:
-    """Tell of all scans that cannot be used.
+    """Raise an error that names all scans that cannot be used, if there are any.
 
     Args:
         bad: Reasons, by the name of the scan.
@@ -88,12 +88,12 @@ def refuse_scans(bad: dict[str, str], scans: int) -> None:
         InputError: There are some.
     """
     if bad:
-        told = "".join(f"\n  {name}: {reason}" for name, reason in bad.items())
-        raise InputError(f"{len(bad)} of {scans} scans cannot be used. Repair them, or leave them out:{told}")
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in bad.items())
+        raise InputError(f"{len(bad)} of {scans} scans cannot be used. Repair them, or leave them out:{reasons}")
 
 
 def case_key(entry: ScanEntry, preprocessing: Preprocessing) -> str:
-    """The name under which a prepared case is kept.
+    """Return the name under which a prepared case is kept.
 
     Raises:
         ScanError: A file cannot be read.
@@ -127,7 +127,7 @@ class _Job:
 def _kept(
     entries: Sequence[ScanEntry], preprocessing: Preprocessing, folder: Path, workers: int | None
 ) -> Iterator[Prepared | ScanError]:
-    """Cases from the folder; those that are not there are prepared first, several at a time."""
+    """Yield cases from the folder; missing ones are prepared first, several at a time."""
     require_writable(folder)
     with ThreadPoolExecutor() as threads:  # hashing lets go of Python's lock
         paths = list(threads.map(lambda entry: _place(entry, preprocessing, folder), entries))
@@ -154,7 +154,7 @@ def _place(entry: ScanEntry, preprocessing: Preprocessing, folder: Path) -> Path
 
 
 def _prepare(job: _Job) -> ScanError | None:
-    """Prepare a case into its file; what is wrong with it comes back."""
+    """Prepare a case into its file; return the error if it cannot be used."""
     case = _made(job.entry, job.preprocessing)
     if isinstance(case, ScanError):
         return case
@@ -163,7 +163,7 @@ def _prepare(job: _Job) -> ScanError | None:
 
 
 def _read_or_made(job: _Job) -> Prepared | ScanError:
-    """A kept case; made again where its file is damaged."""
+    """Return a kept case, or prepare it again if its file is damaged."""
     try:
         return _read(job.path)
     except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile):
@@ -207,7 +207,7 @@ def _read(path: Path) -> Prepared:
 
 
 def _plain(value: Any) -> Any:
-    """A value without the folders that its files are in, so that a data set may be moved."""
+    """Return a value without the folders of its files, so that a data set may be moved."""
     if isinstance(value, Path):
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -28,7 +28,7 @@ class HistoryRecord:
     loss: float
     """Mean training loss since the line before."""
     score: float | None
-    """On the validation data, where this iteration looked at them."""
+    """Validation score, if this iteration validated."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class RunState:
         """Write the state in one move.
 
         Args:
-            path: The checkpoint; its folder is made if need be.
+            path: The checkpoint; its folder is made if it is missing.
             identity: What a run must share to be resumed from this file, as JSON.
         """
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
@@ -67,7 +67,7 @@ class RunState:
         write_tensors(path, separate, {"format": FORMAT, "run": json.dumps(record)})
 
     def restore(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Take over the state of a checkpoint.
+        """Restore the state of a checkpoint.
 
         Args:
             path: The checkpoint.

@@ -54,7 +54,7 @@ class DenoiserSettings(TrainingRunSettings):
     spacing: float | None = None
     """Their distance in mm; by default that of the training volumes, or the multiple that needs at most 64 slices."""
     boxes: int = 200
-    """The most boxes that a corruption replaces."""
+    """Largest number of boxes that a corruption replaces."""
     half_width: int = 10
     """The largest half-width of a box in voxels."""
     corruptions: int = 100
@@ -76,10 +76,10 @@ def train_denoiser(
     checkpoint: Path | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
 ) -> tuple[Denoiser, dict[str, Any]]:
-    """Trains a denoising autoencoder on the label volumes of cases.
+    """Train a denoising autoencoder on the label volumes of cases.
 
     Returns:
-        It, and what is to be known about the run.
+        The denoiser, and facts about the run.
     """
     classes = _classes(model, cases[0])
     depth, spacing = _grid(cases, settings)
@@ -104,12 +104,12 @@ def train_denoiser(
 
 
 class DenoiserTraining(TrainingModule):
-    """To get clean label volumes back from corrupted ones, by the soft Dice over whole volumes and all classes.
+    """Restoration of corrupted label volumes, with the soft Dice over whole volumes and all classes as loss.
 
     The score is that of fixed corruptions of the validation volumes, so that two looks differ by the network alone.
 
     Args:
-        denoiser: What learns.
+        denoiser: The network to train.
         training: Sequence[Prepared] with references.
         validation: The same.
         settings: How to train.
@@ -138,23 +138,23 @@ class DenoiserTraining(TrainingModule):
         self.predict: Callable[[Tensor], Tensor] = torch.compile(denoiser) if settings.compile else denoiser
 
     def draw(self, iteration: int) -> TrainingBatch:
-        """The next volume, and the boxes that spoil it."""
+        """Return the next volume and the boxes that corrupt it."""
         self.generator.manual_seed(stream_seed(self.seed, AUGMENT, iteration))
         labels = self.training[int(self.order.batch_of(iteration))]
         return labels, self._boxes(labels, CORRUPT, iteration)
 
     def loss(self, drawn: TrainingBatch) -> Tensor:
-        """One minus the Dice of a volume, moved about and corrupted."""
+        """Return one minus the Dice of a volume that is deformed and corrupted."""
         labels, boxes = self._moved(drawn[0]), drawn[1]
         return 1 - self._dice(self.jigsaw.spoilt(labels, boxes), labels)
 
     def score(self) -> float:
-        """The mean Dice of the validation volumes, corrupted in ways that are always the same."""
+        """Return the mean Dice of the validation volumes under fixed corruptions."""
         return self._mean(self._dice)
 
     @property
     def corrupted_dice(self) -> float:
-        """The score of leaving the validation volumes as they are."""
+        """Score of the corrupted validation volumes themselves."""
         encoded = self.denoiser.encoded
         return self._mean(lambda spoilt, clean: mean_dice(overlap_sums(encoded(spoilt), encoded(clean))))
 
@@ -166,7 +166,7 @@ class DenoiserTraining(TrainingModule):
         return math.fsum(scores) / len(scores)
 
     def _moved(self, labels: Tensor) -> Tensor:
-        """Elastic deformation, shift, rotation and scaling in the plane, alike in all slices."""
+        """Apply elastic deformation, shift, rotation and scaling in the plane, the same to all slices."""
         draw = self.augmentation.draw(labels[:1, None].float(), self.generator)
         positions = source_positions(draw.displacement, draw.translation, draw.degrees, draw.scale)
         images = labels[:, None].float()
@@ -187,19 +187,19 @@ class DenoiserTraining(TrainingModule):
 
 @torch.no_grad()
 def _classes(model: Model, case: Prepared) -> int:
-    """How many exclusive classes the model's output has."""
+    """Return the number of exclusive classes of the model's output."""
     place = next(model.network.parameters()).device
     output = model.network(case.volume[:1].to(place))
     return exclusive_probabilities(model.task.probabilities(output), model.task.exclusive).shape[1]
 
 
 def _grid(cases: Sequence[Prepared], settings: DenoiserSettings) -> tuple[int, float]:
-    """Depth and spacing: those of the settings, or what the cases need."""
+    """Return depth and spacing of the grid: those of the settings, or what the cases need."""
     distances = [case.distance or settings.spacing or 1.0 for case in cases]
     extent = max(len(case.volume) * distance for case, distance in zip(cases, distances, strict=True))
     spacing = settings.spacing
     if spacing is None:
-        # A hair less than the extent, for distances come with rounding errors.
+        # Slightly less than the extent, as distances have rounding errors.
         needed = math.ceil(extent / median(distances) - 1e-3)
         spacing = median(distances) * math.ceil(needed / (settings.depth or MAX_DEFAULT_DEPTH))
     return settings.depth or math.ceil(extent / spacing - 1e-3), spacing
@@ -219,12 +219,12 @@ class Jigsaw:
     """
 
     boxes: int = 200
-    """The most boxes; their number is uniform from 1."""
+    """Largest number of boxes; their number is uniform from 1."""
     half_width: int = 10
     """The largest half-width in voxels, uniform from 1; along short axes it is cut to dim // 2 - 2."""
 
     def __call__(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """A spoilt copy of a label volume `(depth, height, width)`.
+        """Return a corrupted copy of a label volume `(depth, height, width)`.
 
         Args:
             labels: Integers, on any device.
@@ -233,7 +233,7 @@ class Jigsaw:
         return self.spoilt(labels, self.boxes_of(labels.shape, generator).to(labels.device))
 
     def spoilt(self, labels: Tensor, boxes: Tensor) -> Tensor:
-        """A copy of a label volume `(depth, height, width)` with boxes, as `boxes_of` gives them, replaced."""
+        """Return a copy of a label volume `(depth, height, width)` with the boxes of `boxes_of` replaced."""
         if labels.is_cuda:
             return labels.flatten()[origins(labels.shape, boxes)]
         spoilt = labels.clone()
@@ -242,12 +242,12 @@ class Jigsaw:
         return spoilt
 
     def boxes_of(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Draws the boxes of a volume, as `draw` does, and adds empty ones up to the most, `(3, most, 3)`."""
+        """Draw the boxes of a volume as `draw` does, padded with empty ones to `(3, boxes, 3)`."""
         drawn = torch.stack(self.draw(shape, generator))
         return F.pad(drawn, (0, 0, 0, self.boxes - drawn.shape[1]))
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Draws the boxes of a volume: their sizes, first corners, and those of their contents, `(boxes, 3)` each."""
+        """Draw sizes, first corners and source corners of the boxes of a volume, `(boxes, 3)` each."""
         boxes = int(torch.randint(1, self.boxes + 1, (), generator=generator))
         half = torch.randint(1, self.half_width + 1, (boxes, 1), generator=generator)
         dimensions = torch.tensor(shape)
@@ -268,7 +268,7 @@ BITS_PER_WORD = 52
 
 
 def origins(shape: torch.Size, boxes: Tensor) -> Tensor:
-    """Where each voxel's label comes from, `(depth, height, width)` numbers of voxels.
+    """Return the voxel that each voxel's label comes from, as indices `(depth, height, width)`.
 
     The last box that covers a voxel counts. A set of boxes is the bits of a word, those that cover a voxel are the
     conjunction of three words, one per axis, and the last of them is the highest bit: a dozen passes over the volume,

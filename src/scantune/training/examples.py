@@ -37,7 +37,7 @@ class Example:
             raise InputError(f"{self.name}: the reference must hold labels, whole numbers from 0 upwards.")
 
     def to(self, device: torch.device) -> "Example":
-        """The same scan on a device, the reference in the small type that it is kept in there."""
+        """Return the scan on a device, with its reference in a small type."""
         return Example(self.volume.to(device, torch.float32), self.reference.to(device, torch.int16), self.name)
 
 
@@ -87,7 +87,7 @@ def stack_slices(examples: Sequence[Example], device: torch.device) -> tuple[Ten
 
 
 def fingerprint(examples: Sequence[Example]) -> str:
-    """A checksum of volumes and references, in hexadecimal."""
+    """Return a checksum of volumes and references, in hexadecimal."""
     total = 0
     for example in examples:
         for part in (example.volume.float(), example.reference.to(torch.int16)):
@@ -97,19 +97,19 @@ def fingerprint(examples: Sequence[Example]) -> str:
 
 
 def stream_seed(seed: int, kind: int, number: int) -> int:
-    """A seed for the random stream of one kind and number (an epoch, an iteration) under a run's seed."""
+    """Return a seed for the random stream of one kind and number (an epoch, an iteration) under a run's seed."""
     return int(np.random.SeedSequence((seed, kind, number)).generate_state(1, np.uint64)[0])
 
 
 class SliceOrder:
-    """Which slices each iteration takes: every epoch a new shuffle, its incomplete last batch dropped.
+    """The slices of each iteration: every epoch is shuffled anew, and its incomplete last batch dropped.
 
     The order is a function of the seed and the iteration. With fewer slices than a batch takes, every batch
     is drawn with replacement instead.
 
     Args:
-        slices: How many there are.
-        batch: How many an iteration takes.
+        slices: Number of slices.
+        batch: Slices per iteration.
         seed: The run's seed.
         kind: The number of the random stream, see `stream_seed`.
         device: Where the indices are needed.
@@ -122,7 +122,7 @@ class SliceOrder:
         self._order = torch.empty(0)
 
     def batch_of(self, iteration: int) -> Tensor:
-        """Indices of the slices of an iteration, `(batch,)`."""
+        """Return the indices of the slices of an iteration, `(batch,)`."""
         epoch, place = divmod(iteration, self.batches_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(stream_seed(self.seed, self.kind, epoch))

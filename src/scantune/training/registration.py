@@ -22,7 +22,7 @@ ATLASES: dict[str, Callable[[Mapping[str, int]], Case]] = {"icbm152": icbm152_ca
 """Atlases that need no file, by name."""
 
 MAX_SQUARINGS = 30
-"""Beyond, a step along the velocities is smaller than single precision tells."""
+"""Upper limit: with more, a step along the velocities is below single precision."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RegistrationSettings:
             )
 
     def read(self, values: Mapping[str, int]) -> Case:
-        """The atlas, with labels of these values as its reference."""
+        """Return the atlas, with labels of these values as its reference."""
         if self.atlas in ATLASES:
             return ATLASES[self.atlas](values)
         labels = read_labels(self.atlas_labels, allowed={0, *values.values()})
@@ -88,7 +88,7 @@ class _SegmentationSettings:
 
 
 def read_task(table: Mapping[str, Any], where: str) -> RegistrationSettings | None:
-    """The table [task] of a recipe; None where it is left out, or says segmentation."""
+    """Read the table [task] of a recipe; return None for segmentation, the default."""
     if find_task(str(table.get("name", Segmentation.name))) is Segmentation:
         settings_from_table(_SegmentationSettings, table, where)
         return None
@@ -101,13 +101,13 @@ def new_registration(
     labels: dict[str, int],
     preprocessing: Preprocessing,
 ) -> Model:
-    """An untrained registration model that holds its atlas, prepared as scans are.
+    """Return an untrained registration model that holds its atlas, prepared as scans are.
 
     Args:
         task: The atlas, and the terms of the loss.
         network: The size of the network.
         labels: Value of each structure.
-        preprocessing: How scans are made ready; it must cut a slab, which tells the slices' heights.
+        preprocessing: How scans are prepared; it must cut a slab, which defines the slices' heights.
     """
     if preprocessing.slab is None:
         raise InputError(
@@ -134,7 +134,7 @@ def new_registration(
 
 
 def _bounds(inside: torch.Tensor) -> tuple[int, int, int, int]:
-    """Top, left, rows and columns of the smallest window about the middle that holds everything."""
+    """Return top, left, rows and columns of the smallest centred window that holds everything."""
     ends = []
     for axis, length in ((2, inside.shape[1]), (1, inside.shape[2])):
         seen = inside.any(0).any(axis - 1).nonzero()

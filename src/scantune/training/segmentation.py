@@ -1,7 +1,7 @@
 """Training: normaliser and task network together, on 2D slices, with the best validation Dice kept.
 
-All slices live on the training device. The loop is that of `learning`: the order of the slices, the augmentation and
-whatever randomness the network has are functions of the seed and the iteration.
+All slices live on the training device. The order of the slices, the augmentation and the
+network's own randomness are functions of the seed and the iteration.
 """
 
 import copy
@@ -47,7 +47,7 @@ def train_network(
     on_progress: Callable[[TrainingProgress], None] | None = None,
     log_dir: Path | None = None,
 ) -> TrainedNetwork:
-    """Train a network, or go on with a run that was interrupted.
+    """Train a network, or resume an interrupted run.
 
     Args:
         volumes: The training scans; their slices must have one size.
@@ -57,10 +57,10 @@ def train_network(
             many classes as the references have labels.
         task: What the network is for; by default segmentation.
         start: A fingerprint of that network where it is a trained one: only a run of the same is resumed.
-        checkpoint: The file that holds the run. If it exists, the run goes on from there; a finished run is
+        checkpoint: The file that holds the run. If it exists, the run resumes from it; a finished run is
             returned as it is.
-        on_progress: Called at every look at the loss.
-        log_dir: Folder for a log that TensorBoard reads.
+        on_progress: Called at every report of the loss.
+        log_dir: Folder for a TensorBoard log.
 
     Raises:
         InputError: The scans do not fit together, the loss is not finite, or the checkpoint is of another
@@ -82,7 +82,7 @@ def train_network(
 def validation_dice(
     network: nn.Module, examples: Sequence[Example], classes: int, batch: int = 16, task: Task | None = None
 ) -> float:
-    """Mean over scans of the mean over foreground labels of the Dice of the whole scan.
+    """Return the mean over scans of the mean over foreground labels of the Dice of the whole scan.
 
     A label that neither the reference nor the prediction of a scan has is left out of that scan's mean.
 
@@ -108,7 +108,7 @@ def validation_dice(
 
 
 class _SliceTraining(TrainingModule):
-    """To say the labels of slices, by the loss of a task."""
+    """Training on slices, with the loss of a task."""
 
     def __init__(
         self,
@@ -135,15 +135,15 @@ class _SliceTraining(TrainingModule):
             self.augment, self.loss_of = torch.compile(augment), torch.compile(self._loss)
 
     def draw(self, iteration: int) -> TrainingBatch:
-        """The numbers of the next slices."""
+        """Return the indices of the next slices."""
         self.generator.manual_seed(stream_seed(self.seed, AUGMENT, iteration))
         return (self.order.batch_of(iteration),)
 
     def loss(self, drawn: TrainingBatch) -> Tensor:
-        """The task's loss of slices, augmented."""
+        """Return the task's loss of augmented slices."""
         (index,) = drawn
         inputs, labels = self.images[index], self.labels[index].long()
-        # Heights of slices are no picture: they stay as they are.
+        # Heights of slices are no image intensities: they are not augmented.
         images, beside = inputs[:, : self.channels], inputs[:, self.channels :]
         if self.augmentation is not None:
             images, labels = self.augment(images, labels, self.augmentation.draw(images, self.generator))
@@ -156,7 +156,7 @@ class _SliceTraining(TrainingModule):
         return self.task.loss(output, labels)
 
     def score(self) -> float:
-        """The mean Dice of the validation scans."""
+        """Return the mean Dice of the validation scans."""
         with self.autocast:
             return validation_dice(self.network, self.validation, self.classes, task=self.task)
 

@@ -36,20 +36,20 @@ class CaseSource(ABC):
 
     @abstractmethod
     def names(self) -> dict[str, int]:
-        """Label value of each structure, by name; 0 is background."""
+        """Return the label value of each structure, by name; 0 is background."""
 
     @abstractmethod
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:
-        """The cases of a split, one after the other; each has a reference."""
+        """Yield the cases of a split; each has a reference."""
 
     def stripped(self) -> bool:
-        """Whether everything outside the brain is set to 0 in all of them as they are read."""
+        """Return whether everything outside the brain is 0 in all cases as they are read."""
         return False
 
     def prepared(
         self, split: Split, preprocessing: Preprocessing, device: torch.device, on_case: OnCase = ignore_progress
     ) -> Iterator[tuple[str, Prepared]]:
-        """Names and prepared volumes of a split's cases; `on_case` is told how far it is, where that is known."""
+        """Yield names and prepared volumes of a split's cases; `on_case` is called if their number is known."""
         del on_case
         for case in self.cases(split, device):
             yield case.name, preprocessing.apply(case)
@@ -133,7 +133,7 @@ class ListedSource(CaseSource):
         return self.dataset().entries()
 
     def entries(self, split: Split) -> list[ScanEntry]:
-        """The scans of a split, after a quick look at those of all splits that training needs.
+        """Return the scans of a split, after a quick check of those of all splits that training needs.
 
         Raises:
             InputError: Some have no reference, cannot be opened or do not fit together, which are all named; or a
@@ -145,11 +145,11 @@ class ListedSource(CaseSource):
         return [entry for entry in chosen if entry.split == split]
 
     def stripped(self) -> bool:
-        """Whether all that training needs are."""
+        """Return whether all scans that training needs are stripped."""
         return all(entry.stripped for entry in self._needed())
 
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:  # noqa: ARG002
-        """Reads the cases of a split."""
+        """Read the cases of a split."""
         return (entry.read() for entry in self.entries(split))
 
     def prepared(
@@ -159,7 +159,7 @@ class ListedSource(CaseSource):
         device: torch.device,  # noqa: ARG002
         on_case: OnCase = ignore_progress,
     ) -> Iterator[tuple[str, Prepared]]:
-        """Names and prepared volumes of a split's cases, from the cache where there is one."""
+        """Yield names and prepared volumes of a split's cases, from the cache if there is one."""
         entries = self.entries(split)
         if preprocessing.n4:  # takes long, and what cannot be read should not come out at the end of it
             refuse_scans(self.unreadable, len(self._needed()))
@@ -167,7 +167,7 @@ class ListedSource(CaseSource):
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Why scans of all splits that training needs cannot be read, by name; each is read for this."""
+        """Reasons why scans that training needs cannot be read, by name; each is read for this."""
         looks = (inspect_scan(entry) for entry in self._needed())
         return {look.entry.name: look.problem for look in looks if not look.shape}
 
@@ -230,7 +230,7 @@ class FileSource(ListedSource):
         self._options()
 
     def names(self) -> dict[str, int]:
-        """As the recipe names them."""
+        """Return the structures of the recipe."""
         return self.structures
 
     def dataset(self) -> DataSet:
@@ -252,7 +252,7 @@ class DataSetSource(ListedSource):
     root: str
     """Its folder, or its CSV file."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the data set takes beside: docs/data.md tells."""
+    """Further options of the data set, see docs/data.md."""
     site: tuple[str, ...] = ()
     """The site or sites to train at; by default a public data set's training site, and all of any other."""
     cache: str = ""
@@ -260,7 +260,7 @@ class DataSetSource(ListedSource):
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> "DataSetSource":
-        """Makes a source from a table [data] with `dataset`."""
+        """Make a source from a table [data] with `dataset`."""
         own = {"dataset", "root", "site", "cache"}
         for key in own - {"site"}:
             if not isinstance(table.get(key, ""), str):
@@ -277,7 +277,7 @@ class DataSetSource(ListedSource):
         return cls(name, table["root"], options, tuple(sites), table.get("cache", ""))
 
     def names(self) -> dict[str, int]:
-        """As the data set or its options name them."""
+        """Return the structures of the data set or its options."""
         names = {name: value for name, value in self.dataset().labels.items() if value}
         if not names:
             raise InputError(
@@ -287,11 +287,11 @@ class DataSetSource(ListedSource):
         return names
 
     def dataset(self) -> DataSet:
-        """The data set, opened."""
+        """Open the data set."""
         return DATASETS[self.name].open(self.root, **self.options)
 
     def chosen(self) -> list[ScanEntry]:
-        """The scans of the sites to train at."""
+        """Return the scans of the sites to train at."""
         dataset = self.dataset()
         entries = dataset.entries()
         sites = sorted({entry.site for entry in entries})
@@ -337,7 +337,7 @@ class DataSetSource(ListedSource):
 
 
 def _require_sound(entries: Sequence[ScanEntry]) -> None:
-    """Refuse entries that are not there or do not fit, all at once; headers tell, so that it takes no time."""
+    """Refuse entries that are not there or do not fit, all at once; only headers are read, so that it is quick."""
     bad: dict[str, str] = {}
     for entry in entries:
         try:
@@ -353,10 +353,10 @@ def _require_apart(entries: Sequence[ScanEntry]) -> None:
     """Refuse people who are in two splits."""
     twice = subjects_in_two_splits(entries)
     if twice:
-        told = "; ".join(f"{person} ({', '.join(splits)})" for person, splits in twice.items())
+        named = "; ".join(f"{person} ({', '.join(splits)})" for person, splits in twice.items())
         raise InputError(
-            f"{len(twice)} people have scans in more than one split, so that scores would be too good: {told}. Put all "
-            "scans of a person into one."
+            f"{len(twice)} people have scans in more than one split, so that scores would be too good: {named}. Put "
+            "all scans of a person into one."
         )
 
 
@@ -390,17 +390,17 @@ class SimulatedSource(CaseSource):
     """A folder in which simulated scans are kept; by default they are simulated each time."""
 
     def names(self) -> dict[str, int]:
-        """Those of the cohort, or of the label maps."""
+        """Return the structures of the cohort, or of the label maps."""
         return self.known.labels_of(self._anatomy if self.structures == "single" else None)
 
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:
-        """Simulates the subjects of a split."""
+        """Simulate the subjects of a split."""
         return self.people(self.centre or self.known.source, split, device, stop=getattr(self, split))
 
     def people(
         self, centre: str, split: str, device: torch.device, start: int = 0, stop: int | None = None
     ) -> Iterator[Case]:
-        """Simulates subjects of any centre and split, from the `start`-th to the one before the `stop`-th."""
+        """Simulate subjects of any centre and split, from the `start`-th to the one before the `stop`-th."""
         return self.known.cases(
             centre,
             split,
@@ -501,7 +501,7 @@ class SimulatedSource(CaseSource):
 
 
 def read_source(table: Mapping[str, Any], where: str) -> CaseSource:
-    """Makes a source from a recipe's table [data]: `cohort` simulates, `dataset` and `images` are files."""
+    """Make a source from a recipe's table [data]: `cohort` simulates, `dataset` and `images` are files."""
     if "cohort" in table:
         return settings_from_table(SimulatedSource, table, where)
     if "dataset" in table:
@@ -514,7 +514,7 @@ def read_source(table: Mapping[str, Any], where: str) -> CaseSource:
 
 
 def source_record(source: CaseSource) -> dict[str, Any]:
-    """A source as a model file records it: file names without their folders."""
+    """Return a source as a model file records it: file names without their folders."""
     record: dict[str, Any] = asdict(source)  # type: ignore[call-overload]
     if "options" in record:
         record["options"] = _without_folders(record["options"])

@@ -1,8 +1,8 @@
-"""One step of training: the loss of what was drawn, its gradients, a move of the optimiser.
+"""One step of training: the loss of a batch, its gradients, a step of the optimiser.
 
 On a GPU a step of a small network is a thousand short pieces of work, and asking for them one by one takes the host
-longer than doing them takes the device. So there a step is recorded once, as a CUDA graph, and from then on replayed by
-one request. The same work is done, on the same numbers.
+longer than the device needs to do them. So a step is recorded once, as a CUDA graph, and then replayed by one request.
+The same work is done, on the same numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,28 +13,28 @@ from torch import Tensor, nn
 from scantune.runtime.cuda_graph import CudaGraph, ReplayedWork, WorkRecorder, unrepeatable_layer
 
 TrainingBatch = tuple[Tensor, ...]
-"""What an iteration learns from, of the same shapes and types every time."""
+"""Tensors that an iteration learns from, of the same shapes and types every time."""
 
 LossFunction = Callable[[TrainingBatch], Tensor]
 
 WARM_UP = 3
-"""Steps before the recording: they make the optimiser's moments, and libraries choose how they compute."""
+"""Steps before the recording, in which the optimiser makes its moments and libraries choose their algorithms."""
 
 
 class Step:
-    """Takes a step every time anew.
+    """Takes optimisation steps as they are.
 
     Args:
-        loss: From what was drawn to a scalar with gradients.
+        loss: From a batch to a scalar with gradients.
         optimizer: Moves the parameters.
-        remark: Why no better way was taken; empty where there is none.
+        remark: Why steps are not replayed, if they could be.
     """
 
     def __init__(self, loss: LossFunction, optimizer: torch.optim.Optimizer, remark: str = "") -> None:
         self.loss, self.optimizer, self.remark = loss, optimizer, remark
 
     def __call__(self, drawn: TrainingBatch) -> Tensor:
-        """Takes it; gives the loss, a scalar, without waiting for the device. It may change with the next call."""
+        """Take a step; return the loss without waiting for the device. The next call may overwrite it."""
         loss = self.loss(drawn)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -74,16 +74,16 @@ def step_for(
     networks: Sequence[nn.Module],
     generators: Sequence[torch.Generator] = (),
 ) -> Step:
-    """The best way to take steps.
+    """Return the fastest step for a device.
 
-    Networks with layers of unknown make take their steps plainly.
+    Networks with layers that are not known to repeat their work are not replayed.
 
     Args:
-        loss: From what was drawn to a scalar with gradients.
+        loss: From a batch to a scalar with gradients.
         optimizer: Moves the parameters.
         device: Where to compute.
-        networks: All that the loss runs.
-        generators: All that the loss draws from, beside the device's own.
+        networks: All networks that the loss runs.
+        generators: All generators that the loss draws from, beside the device's own.
     """
     if device.type != "cuda":
         return Step(loss, optimizer)

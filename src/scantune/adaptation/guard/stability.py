@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Judge
 from scantune.prior.calibration import Calibration, structure_counts
-from scantune.runtime.threads import Threads, number_for
+from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import batch_size
 from scantune.tasks import Task
 
@@ -101,7 +101,7 @@ class Scout:
         images = torch.cat([self._changed(change, self.images) for change in changes])
         parts = torch.split(images, batch_size(images))
         # What was adapted may have got what two threads must not call at once.
-        threads = self.threads if number_for(network, images) > 1 else None
+        threads = self.threads if thread_count(network, images) > 1 else None
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
         found = torch.cat([self.task.probabilities(output).float() for output in outputs])
         each = torch.split(found, len(self.images))
