@@ -20,7 +20,7 @@ from scantune.training.sources import CaseSource
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of an experiment is to be run now; empty stands for all."""
+    """The part of an experiment to run now. Empty fields stand for everything."""
 
     methods: Sequence[str] = ()
     centres: Sequence[str] = ()
@@ -28,7 +28,7 @@ class Selection:
     count: int | None = None
 
     def holds(self, job: Adaptation) -> bool:
-        """Whether a job belongs to it."""
+        """Return whether a job belongs to the selection."""
         return (
             (not self.methods or job.row in self.methods)
             and (not self.centres or job.scan.site in self.centres)
@@ -48,10 +48,10 @@ class JobGraph:
     rows: tuple[Adaptation, ...]
 
     def chosen(self, selection: Selection) -> list[Job]:
-        """The jobs of a selection with all that they need, each once, in an order that they can be done in.
+        """Return the jobs of a selection and all jobs they need, each once, in an order in which they can run.
 
         Raises:
-            InputError: The selection names what is not there.
+            InputError: The selection names an unknown row or centre.
         """
         for what, asked, there in (
             ("row", selection.methods, [job.row for job in self.rows]),
@@ -84,7 +84,7 @@ def expand(experiment: Experiment, cache: str = "") -> JobGraph:
 
 @dataclass
 class _Expansion:
-    """Jobs that are made once and used often."""
+    """Jobs by what identifies them, so that each is made once."""
 
     experiment: Experiment
     cache: str
@@ -109,7 +109,7 @@ class _Expansion:
         return JobGraph(tuple(jobs))
 
     def _places(self, folds: Sequence[Fold]) -> dict[str, list[tuple[Fold, CaseSource]]]:
-        """The centres in question, and where their scans come from in each fold."""
+        """Return the chosen centres with the source of their scans in each fold."""
         there: dict[str, list[tuple[Fold, CaseSource]]] = {}
         for fold in folds:
             here: dict[str, CaseSource] = {}
@@ -128,7 +128,7 @@ class _Expansion:
     def _held_out(
         self, turns: Sequence[tuple[Fold, CaseSource]], site: str
     ) -> list[tuple[Fold, CaseSource, HeldOutScan]]:
-        """The scans of a centre, its people counted through all folds."""
+        """Return the held-out scans of a centre, with its people numbered through all folds."""
 
         def make() -> list[tuple[Fold, CaseSource, HeldOutScan]]:
             found: list[tuple[Fold, CaseSource, HeldOutScan]] = []
@@ -221,12 +221,12 @@ class _Expansion:
 
 
 def _in(fold: Fold) -> str:
-    """The end of a title."""
+    """Return the end of a title."""
     return f", fold {fold.name}" if fold.name else ""
 
 
 def _networks(ends: Sequence[Adaptation]) -> list[Job]:
-    """Networks before priors and helper networks: the long jobs are begun first."""
+    """Return networks before priors and helper networks, so that long jobs start first."""
     return [job for end in ends for job in end.inputs]
 
 

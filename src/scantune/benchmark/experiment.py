@@ -57,7 +57,7 @@ class Experiment:
 
     @classmethod
     def of(cls, tables: Mapping[str, Any], source: str | Path) -> Self:
-        """Make an experiment of its tables; as `read`."""
+        """Make an experiment from its tables, as `read`."""
         recipe = recipe_from_tables(tables, source)
         if not recipe.experiment:
             raise InputError(f"The recipe {source} has no table [experiment], which says what is compared.")
@@ -77,7 +77,7 @@ class Experiment:
         return made
 
     def require_sound(self) -> None:
-        """Read everything that is only used later, so that mistakes are told now.
+        """Read all settings that are used later, so that mistakes are reported now.
 
         Raises:
             InputError: A method does not know an option, ...
@@ -90,41 +90,41 @@ class Experiment:
             settings_from_table(kind.Options, settings.options, f"the options of method {row.method}")
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
-        """The same with further training runs."""
+        """Return the experiment with further training runs."""
         return self.changed({"experiment": {"seeds": list(dict.fromkeys([*self.table.seeds, *seeds]))}})
 
     def changed(self, tables: Mapping[str, Any]) -> Self:
-        """The same with single entries of its tables replaced, however deep."""
+        """Return the experiment with single entries of its tables replaced, at any depth."""
         return self.of(_merged(self.tables, tables), self.name)
 
     def sources(self) -> list[CaseSource]:
-        """Where scans come from; networks are trained on the first."""
+        """Return the sources of scans. Networks are trained on the first."""
         further = [read_source(table, f"[tests.{name}] of {self.name}") for name, table in self.recipe.tests.items()]
         return [read_source(self.recipe.data, f"[data] of {self.name}"), *further]
 
     def prior(self, row: RowTable) -> PriorSettings:
-        """What a row's prior is made of."""
+        """Return the settings of a row's prior."""
         table = {**self.recipe_table("prior"), **row.prior}
         return settings_from_table(PriorSettings, table, f"[prior] of {self.name}")
 
     def supervised(self) -> TrainSettings:
-        """How a network goes on with labelled scans of a centre."""
+        """Return the settings of continued training with labelled scans of a centre."""
         table = {**self.recipe_table("train"), **self.recipe.supervised}
         return settings_from_table(TrainSettings, table, f"[supervised] of {self.name}")
 
     def recipe_table(self, name: str) -> Mapping[str, Any]:
-        """A table as it is written."""
+        """Return a table as it is written."""
         table: Mapping[str, Any] = self.tables.get(name, {})
         return table
 
     def training(self, network: str, seed: int) -> Recipe:
-        """The recipe of a network."""
+        """Return the recipe of a network."""
         train = replace(self.recipe.train, augment=network, seed=seed)  # type: ignore[arg-type]
         return replace(self.recipe, train=train)
 
 
 def bundled_experiments() -> list[str]:
-    """Names of the experiments inside the package."""
+    """Return the names of the bundled experiments."""
     folder = resources.files("scantune.benchmark") / "experiments"
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
@@ -140,14 +140,14 @@ def _text(source: str | Path) -> str:
 
 
 def _with_datasets(tables: Mapping[str, Any], datasets: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The tables with data sets in place of [data]; what the first has no scans of may be in the others."""
+    """Return the tables with data sets in place of [data]: the first for training, the others for tests."""
     given = [{"dataset": name, "root": root} for name, root in datasets]
     tests = {table["dataset"]: table for table in given[1:]}
     return {**tables, "data": given[0], "tests": tests}
 
 
 def _with_real(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with what [real] says; of data sets that are not used it says nothing."""
+    """Return the tables with the entries of [real], without those of data sets that are not used."""
     real = dict(tables.get("real", {}))
     used = tables.get("tests", {})
     real["tests"] = {name: table for name, table in real.get("tests", {}).items() if name in used}
@@ -155,7 +155,7 @@ def _with_real(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with single entries replaced, however deep."""
+    """Return tables with single entries replaced, at any depth."""
     merged = dict(tables)
     for name, value in changes.items():
         inner = merged.get(name)

@@ -20,24 +20,24 @@ POLL_SECONDS = 0.5
 
 
 class BenchObserver:
-    """Looks on while jobs are done; this one does nothing."""
+    """Callbacks of a benchmark; these do nothing."""
 
     def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """Learn which jobs are about to be done, and how many of the selection are already."""
+        """Receive the jobs to run, and the number of jobs that were done before."""
 
     def start(self, job: Job) -> None:
-        """Learn that a job begins."""
+        """Receive a job that starts."""
 
     def tick(self, store: Store) -> None:
-        """Have a look, now and then."""
+        """Refresh the display, several times a minute."""
 
     def end(self, job: Job, ended: JobOutcome) -> None:
-        """Learn that a job ended."""
+        """Receive a job that ended."""
 
 
 @dataclass
 class BenchSummary:
-    """What became of a run.
+    """The outcome of a benchmark run.
 
     Attributes:
         rows: All finished rows of the experiment.
@@ -55,7 +55,7 @@ class BenchSummary:
 
     @property
     def versions(self) -> list[str]:
-        """The versions of scantune that the rows are from, in order of appearance."""
+        """Return the versions of scantune that made the rows, in order of appearance."""
         return list(dict.fromkeys(row.commit for row in self.rows))
 
 
@@ -66,7 +66,7 @@ def bench(
     selection: Selection | None = None,
     observer: BenchObserver | None = None,
 ) -> BenchSummary:
-    """Do the jobs of an experiment that are not done yet.
+    """Run the jobs of an experiment that are not done yet.
 
     Args:
         experiment: What to run.
@@ -99,7 +99,7 @@ def bench(
 
 
 def unfinished(jobs: Sequence[Job], store: Store) -> list[Job]:
-    """The jobs that are not done, without those that only finished rows would need: their models may be gone."""
+    """Return the jobs that are not done, without those that only finished rows need: their models may be gone."""
     needed: set[str] = set()
 
     def need(job: Job) -> None:
@@ -115,14 +115,14 @@ def unfinished(jobs: Sequence[Job], store: Store) -> list[Job]:
 
 
 class RowCollector:
-    """The rows of all finished jobs of an experiment, in its order; each job's are read once."""
+    """The rows of all finished jobs of an experiment, in its order. The rows of each job are read once."""
 
     def __init__(self, store: Store, graph: JobGraph) -> None:
         self.store, self.graph = store, graph
         self.known: dict[str, list[ScoreRow]] = {}
 
     def rows(self) -> list[ScoreRow]:
-        """All rows there are, under the names that the experiment gives them."""
+        """Return the rows of all finished jobs, under the names that the experiment gives them."""
         return [
             replace(row, method=job.row, tier=job.tier, cohort=job.cohort)
             for job in self.graph.rows
@@ -130,7 +130,7 @@ class RowCollector:
         ]
 
     def write(self) -> None:
-        """Make the file of all rows anew."""
+        """Write the file of all rows."""
         write_rows(self.store.folder / ROWS_FILE, self.rows())
 
     def _of(self, job: Adaptation) -> list[ScoreRow]:
@@ -142,7 +142,7 @@ class RowCollector:
 
 
 class JobScheduler:
-    """Jobs on their way through an engine.
+    """A scheduler that passes jobs to an engine as soon as their inputs are finished.
 
     Args:
         store: Where finished jobs are, and go to.
@@ -157,7 +157,7 @@ class JobScheduler:
         self.broken: dict[str, Job] = {}
 
     def do(self, jobs: Sequence[Job], make: Callable[[Store], Engine]) -> None:
-        """Do the jobs, as many at a time as the engine takes."""
+        """Run the jobs, as many at a time as the engine takes."""
         self.finished = {needed.key for job in jobs for needed in job.inputs if self.store.has(needed.key)}
         waiting = {job.key: job for job in jobs}
         self.observer.begin(list(waiting.values()), self.summary.already)
@@ -179,14 +179,14 @@ class JobScheduler:
                 self.observer.tick(self.store)
 
     def can_begin(self, job: Job) -> bool:
-        """Whether everything is there that a job needs."""
+        """Return whether all inputs of a job are finished."""
         return all(needed.key in self.finished for needed in job.inputs)
 
     def _ready(self, waiting: dict[str, Job], free: int) -> list[Job]:
         return list(itertools.islice(filter(self.can_begin, waiting.values()), max(free, 0)))
 
     def _drop(self, waiting: dict[str, Job]) -> None:
-        """Give up what needs a job that failed."""
+        """Give up jobs that need one that failed."""
         for job in list(waiting.values()) if self.broken else []:
             cause = next((needed for needed in job.inputs if needed.key in self.broken), None)
             if cause is not None:

@@ -24,22 +24,22 @@ from scantune.scans.files import require_writable, write_whole
 
 @dataclass(frozen=True)
 class Store:
-    """The jobs of a bench folder; a job's folder is there when it is finished, and complete then."""
+    """The jobs of a bench folder. The folder of a job exists once the job is finished, and is then complete."""
 
     folder: Path
 
     @property
     def finished(self) -> Path:
-        """Has a folder for each finished job, by its key."""
+        """Return the folder with a subfolder for each finished job, by key."""
         return self.folder / "jobs"
 
     @property
     def running(self) -> Path:
-        """Has what unfinished jobs leave behind."""
+        """Return the folder with the checkpoints and progress of unfinished jobs."""
         return self.folder / "running"
 
     def open(self) -> None:
-        """Make the folders, and clear away what workers left that were stopped."""
+        """Make the folders, and remove what stopped workers left."""
         for folder in (self.finished, self.running):
             require_writable(folder)
         for left in self.running.glob("*.new"):
@@ -62,12 +62,12 @@ class Store:
             yield
 
     def has(self, key: str) -> bool:
-        """Whether a job is finished."""
+        """Return whether a job is finished."""
         return (self.finished / key).is_dir()
 
     @contextmanager
     def making(self, key: str) -> Iterator[Path]:
-        """A new folder for a job's files; when all are written it becomes the finished job's, in one move."""
+        """Yield a new folder for a job's files, and move it to the finished jobs once all files are written."""
         new = self.running / f"{key}-{uuid.uuid4().hex[:8]}.new"
         new.mkdir(parents=True)
         try:
@@ -85,21 +85,21 @@ class Store:
             shutil.rmtree(new, ignore_errors=True)
 
     def failure(self, key: str) -> Path:
-        """Where it is told why a job failed."""
+        """Return the file with the reason why a job failed."""
         return self.folder / "failed" / f"{key}.txt"
 
     def note_failure(self, key: str, text: str) -> None:
-        """Tell why a job failed."""
+        """Write the reason why a job failed."""
         write_whole(self.failure(key), lambda temporary: temporary.write_text(text, encoding="utf-8"))
         (self.running / f"{key}.json").unlink(missing_ok=True)
 
     def note_progress(self, key: str, progress: Mapping[str, Any]) -> None:
-        """Tell how far a running job is."""
+        """Write the progress of a running job."""
         path = self.running / f"{key}.json"
         write_whole(path, lambda temporary: temporary.write_text(json.dumps(progress), encoding="utf-8"))
 
     def progress(self) -> dict[str, dict[str, Any]]:
-        """How far running jobs are, by key."""
+        """Return the progress of running jobs, by key."""
         told = {}
         for path in self.running.glob("[0-9a-f]*.json"):
             try:

@@ -51,7 +51,7 @@ class Bench:
     """Run nothing, but make rows.csv anew from the jobs that are done, such as those copied from elsewhere."""
 
     def run(self) -> int:
-        """Run, then show what came of it."""
+        """Run the jobs, then show the means."""
         if len(self.dataset) != len(self.root):
             raise InputError(
                 f"--dataset and --root belong together, one folder for each data set, got {len(self.dataset)} and "

@@ -53,7 +53,7 @@ class BenchDisplay(BenchObserver):
         self.running[job.key] = (self.waiting.pop(job.key), time.monotonic())
 
     def end(self, job: Job, ended: JobOutcome) -> None:
-        """Count a job, and tell at once when it failed."""
+        """Count a job, and print at once that it failed."""
         _, since = self.running.pop(job.key)
         if ended.reason:
             self.failed += 1
@@ -63,7 +63,7 @@ class BenchDisplay(BenchObserver):
             self.took[job.kind].append(time.monotonic() - since)
 
     def tick(self, store: Store) -> None:
-        """Draw anew, or print a line when it is time."""
+        """Refresh the display, or print a line when it is time."""
         if self.console.is_terminal:
             self.live.update(Group(Text(self.line()), *self._jobs(store)))
         elif time.monotonic() - self.said > SECONDS_BETWEEN_LINES:
@@ -71,13 +71,13 @@ class BenchDisplay(BenchObserver):
             say(self.console, self.line())
 
     def line(self) -> str:
-        """The counts and the time left."""
+        """Return the counts and the time left."""
         left = self.seconds_left()
         counts = f"{self.done + self.before} done, {len(self.running)} running, {len(self.waiting)} to do"
         return f"{counts}, {self.failed} failed; left: {'-' if left is None else duration(left)}"
 
     def seconds_left(self) -> float | None:
-        """From how long jobs of the same kind took; None before any of a kind that is left has ended."""
+        """Estimate the time left from finished jobs of the same kind; None if a kind has no finished job."""
         left = [job.kind for job in self.waiting.values()] + [job.kind for job, _ in self.running.values()]
         if any(kind not in self.took for kind in left):
             return None
@@ -96,7 +96,7 @@ class BenchDisplay(BenchObserver):
 
 
 def bench_table(rows: Sequence[ScoreRow], score: str) -> Table:
-    """Mean Dice by row and centre, over people; scans of a person and training runs are averaged first."""
+    """Return the mean Dice over people by row and centre. Scans of a person and training runs are averaged first."""
     structure = score if any(row.structure == score for row in rows) else MEAN
     people: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:

@@ -105,7 +105,7 @@ def contact_sheet(views: Sequence[CentreView], labels: Mapping[str, int], title:
 
 
 def scanner_summary(record: Mapping[str, Any]) -> str:
-    """How a centre scans, in a few words, from its record in a cohort's manifest."""
+    """Return a short description of a centre's protocol, from its record in a cohort's manifest."""
     protocol = record["protocol"]
     sequence, coil = protocol["sequence"], protocol["coil"]["kind"]
     times = [f"{name.upper()} {sequence[name]:g}" for name in ("tr", "ti", "te") if name in sequence]
@@ -121,13 +121,13 @@ def scanner_summary(record: Mapping[str, Any]) -> str:
 
 
 def _wrapped(caption: str) -> str:
-    """The caption in lines that a cell is wide enough for, broken after commas alone."""
+    """Return the caption in lines that fit a cell, broken only after commas."""
     whole = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in caption.split(", "))
     return "\n".join(textwrap.wrap(whole, 36))
 
 
 def _middle(case: Case) -> _Slice:
-    """The slice with as much of the largest structure above as below; the middle one of all where there is none."""
+    """Return the slice with as much of the largest structure above as below; the middle one without structures."""
     assert case.reference is not None
     orientation = Orientation.closest(case.affine, "axial")
     picture, labels = orientation.to_slices(case.image), orientation.to_slices(case.reference)
@@ -141,7 +141,7 @@ def _middle(case: Case) -> _Slice:
 
 
 def _content(picture: NDArray[np.float32], margin: int = 4) -> tuple[slice, slice]:
-    """What there is to see of a stripped picture; all of any other."""
+    """Return the window of a picture without its empty borders."""
     seen = picture > 0
     spans = [np.flatnonzero(seen.any(axis=1 - axis)) for axis in (0, 1)]
     if not spans[0].size:
@@ -175,7 +175,7 @@ def _outline(panel: "Axes", one: _Slice, labels: Mapping[str, int]) -> None:
 
 
 def _extent(one: _Slice) -> ExtentBox | None:
-    """Left, right, bottom and top in mm of all structures; None where there are none."""
+    """Return left, right, bottom and top of all structures in mm; None without structures."""
     spans = [np.flatnonzero((one.labels > 0).any(axis=1 - axis)) for axis in (0, 1)]
     if not spans[0].size:
         return None
@@ -187,7 +187,7 @@ def _extent(one: _Slice) -> ExtentBox | None:
 
 
 def _close_ups(slices: Sequence[_Slice], shape: float) -> list[ExtentBox | None]:
-    """What a close-up of each slice shows, all on one scale; nothing where structures fill the pictures anyway.
+    """Return the extent of each slice's close-up, all on one scale; None if structures fill the pictures.
 
     Args:
         slices: Of the centres.
@@ -203,7 +203,7 @@ def _close_ups(slices: Sequence[_Slice], shape: float) -> list[ExtentBox | None]
 
 
 def _around(box: ExtentBox, half: float, shape: float, size: tuple[float, float]) -> ExtentBox:
-    """A box about the middle of another, moved as far as needed to lie in a picture of a height and width in mm.
+    """Return a box about the middle of another, moved to lie in a picture of a height and width in mm.
 
     Half its width, and its height over its width, are given.
     """
@@ -225,7 +225,7 @@ def _frame(upper: "Axes", lower: "Axes", box: ExtentBox) -> None:
 
 
 def _looks(labels: Mapping[str, int]) -> dict[str, tuple[str, str]]:
-    """Colour and line of each structure; where the colours are used up, lines are dashed."""
+    """Return colour and line style of each structure. Beyond the number of colours, lines are dashed."""
     lines = ("solid", "dashed", "dotted")
     return {
         name: (colour, lines[min(number // len(STRUCTURE_COLOURS), 2)])
@@ -234,7 +234,7 @@ def _looks(labels: Mapping[str, int]) -> dict[str, tuple[str, str]]:
 
 
 def _beside(labels: Mapping[str, int], width: float) -> int:
-    """How many names have room beside each other in a legend of a width in inches."""
+    """Return how many names fit into a row of a legend of a width in inches."""
     each = 0.55 + 0.085 * max(map(len, labels), default=0)  # a line, and its letters
     return max(1, min(len(labels), int(width / each)))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def save_figure(figure: "Figure", path: Path | str, dots_per_inch: int = 110) -> None:
-    """Write a figure, which is complete or not there at all; the name's ending decides the format.
+    """Write a figure, completely or not at all. The suffix of the name decides the format.
 
     Raises:
         InputError: The file cannot be written.
@@ -24,7 +24,7 @@ def save_figure(figure: "Figure", path: Path | str, dots_per_inch: int = 110) ->
 
 
 def overlay_labels(panel: "Axes", labels: NDArray[Any], colours: Mapping[int, str]) -> None:
-    """Lay labels `(height, width)` over a panel, each value in its colour; other values stay clear."""
+    """Overlay labels `(height, width)` on a panel, each value in its colour, and other values transparent."""
     from matplotlib.colors import to_rgba
 
     layer = np.zeros((*labels.shape, 4))

@@ -14,7 +14,7 @@ EXPERIMENT = "experiment.toml"
 
 @dataclass(frozen=True)
 class BenchFolder:
-    """Of one bench folder; all empty where the folder, or a score file, has no experiment.
+    """The experiment of a bench folder; all fields are empty for folders and score files without one.
 
     Attributes:
         score: The structure that tables show; None where it is not named.
@@ -32,7 +32,7 @@ class BenchFolder:
 
     @classmethod
     def read(cls, place: Path) -> Self:
-        """The plan of a bench folder.
+        """Read the experiment of a bench folder.
 
         Raises:
             InputError: The folder's experiment cannot be read.
@@ -57,7 +57,7 @@ class BenchFolder:
             ) from error
 
     def missing(self, name: str, scores: ScoreTable) -> list[str]:
-        """Sentences about what the experiment called so wants and its rows do not have."""
+        """Return sentences about parts of the experiment that have no rows yet."""
         there = set(scores.frame["seed"])
         lacking = [method for method in self.methods if method not in scores.methods]
         runs = [seed for seed in self.seeds if seed not in there]
@@ -69,7 +69,7 @@ class BenchFolder:
 
 
 def _training(data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The site that [data] names, or the first of a public data set."""
+    """Return the site that [data] names, or the first of a public data set."""
     dataset = data.get("dataset")
     if dataset is None:
         return ()

@@ -34,7 +34,7 @@ def report_page(
     indices: Sequence[Path],
     missing: Sequence[str],
 ) -> str:
-    """The page as Markdown.
+    """Return the page as Markdown.
 
     Args:
         study: What was compared.
@@ -133,7 +133,7 @@ def _tests(study: Study) -> list[str]:
 
 
 def _listed(columns: Iterable[SiteColumn]) -> str:
-    """Sites by cohort."""
+    """Return a list of sites by cohort."""
     cohorts: dict[str, list[str]] = {}
     for column in columns:
         cohorts.setdefault(column.cohort, []).append(column.site)

@@ -46,7 +46,7 @@ LATEX_DOCUMENT = r"""\documentclass[a4paper,landscape]{article}
 
 
 def markdown(table: ReportTable) -> str:
-    """A table as GitHub and MkDocs show it, its caption below."""
+    """Return a table in Markdown for GitHub and MkDocs, with its caption below."""
     width = len(table.head)
     lines = [_line(_plain(name) for name in table.head), _line(["---"] * width)]
     if table.groups:
@@ -60,7 +60,7 @@ def markdown(table: ReportTable) -> str:
 
 
 def latex(name: str, table: ReportTable) -> str:
-    """A table as a `table` environment, labelled `tab:NAME`, as wide as the page at most.
+    """Return a table as a `table` environment labelled `tab:NAME`, at most as wide as the page.
 
     One that is longer than a page becomes several environments under one number.
     """
@@ -72,7 +72,7 @@ def latex(name: str, table: ReportTable) -> str:
 
 
 def _parts(table: ReportTable) -> Iterator[ReportTable]:
-    """The table, or parts of it that fit on a page each; a section that fits on one is not parted."""
+    """Yield the table, or parts that fit on a page each. A section that fits on a page is not split."""
     part: list[Section] = []
     left = LINES_PER_PAGE
     for section in (short for whole in table.sections for short in _short(whole)):
@@ -112,7 +112,7 @@ def _float(table: ReportTable, below: Sequence[str]) -> str:
 
 
 def _latex_head(table: ReportTable) -> list[str]:
-    """Names of the columns, under the titles of their groups."""
+    """Return the names of the columns under the titles of their groups."""
     names = [_escaped(name) for name in table.head]
     if not table.groups:
         return [_row([_STRUT + names[0], *names[1:]])]
@@ -157,7 +157,7 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _spread(groups: Sequence[tuple[str, int]]) -> list[str]:
-    """Titles of groups in the first of their columns."""
+    """Return the titles of groups in the first of their columns."""
     return [text for title, count in groups for text in (f"**{_plain(title)}**", *[""] * (count - 1))]
 
 
@@ -174,12 +174,12 @@ def _plain(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A name as it is, whatever is in it."""
+    """Return a name with special characters escaped."""
     apart = _LIGATURES.sub("\0", " ".join(text.split()))
     return "".join(_LATEX.get(character, character) for character in apart).replace("\0", "{}")
 
 
 def _sentence(text: str) -> str:
-    """Words and numbers, with signs that are signs: a minus is no hyphen."""
+    """Return escaped text with minus signs and powers of ten as mathematics."""
     signed = re.sub(r"(?<![\w.-])([+-])(?=\d)", r"$\1$", _escaped(text))
     return re.sub(r"(?<![\w.])(\d+)e-(\d+)(?!\w)", r"$\1\\cdot10^{-\2}$", signed)

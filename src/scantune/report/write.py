@@ -23,7 +23,7 @@ REPORT_FILE = "report.md"
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """What was written.
+    """The files of a report.
 
     Attributes:
         page: The page to open first.
@@ -92,7 +92,7 @@ def report(
 
 
 def default_folder(places: Sequence[Path]) -> Path:
-    """Where a report goes unless it is told.
+    """Return the default folder of a report.
 
     Raises:
         InputError: There are several places, so that it must be told.
@@ -104,7 +104,7 @@ def default_folder(places: Sequence[Path]) -> Path:
 
 
 def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
-    """Pages of the scans that benchmarks kept, an index each."""
+    """Write pages of the scans that benchmarks kept, and return their indices."""
     benches = [place for place in places if place.is_dir()]
     if not benches:
         return []
@@ -117,7 +117,7 @@ def _pages(places: Sequence[Path], folder: Path) -> list[Path]:
 def _figures(
     study: Study, folder: Path, densities: tuple[str, Path | str] | None, say: Callable[[str], None]
 ) -> list[Path]:
-    """Make all figures; the files' paths without their endings."""
+    """Write all figures, and return their paths without suffix."""
     written = []
     for name, build in FIGURES.items():
         say(name)

@@ -22,7 +22,7 @@ MAX_RETRIES = 2
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What can be chosen of every engine.
+    """The settings of every engine.
 
     Attributes:
         workers: Jobs at a time; None leaves it to the engine.
@@ -57,7 +57,7 @@ class JobOutcome:
 
 
 class Engine(ABC):
-    """Runs jobs; use as a context manager.
+    """A context manager that runs jobs.
 
     Args:
         store: Where finished jobs are, and go to.
@@ -70,23 +70,23 @@ class Engine(ABC):
     @property
     @abstractmethod
     def slots(self) -> int:
-        """How many jobs it takes at a time."""
+        """Return the number of jobs that run at a time."""
 
     @abstractmethod
     def start(self) -> None:
-        """Get ready."""
+        """Start workers, or connect to them."""
 
     @abstractmethod
     def submit(self, job: Job) -> None:
-        """Take a job whose inputs are finished; there must be a free slot."""
+        """Start a job whose inputs are finished. There must be a free slot."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[JobOutcome]:
-        """The jobs that ended, in the store where they are done; after so many seconds at the latest."""
+        """Return the jobs that ended, after this number of seconds at the latest. Results are in the store."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let go of everything; jobs that run are lost."""
+        """Stop all workers. Running jobs are lost."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -97,7 +97,7 @@ class Engine(ABC):
 
 
 def run_job(job: Job, environment: JobEnvironment, store: Store, progress_store: Store | None = None) -> JobOutcome:
-    """Run a job where it is; whatever it stumbles over comes back as a sentence.
+    """Run a job in this process, and return errors as a sentence.
 
     Args:
         job: What to do.
@@ -120,14 +120,14 @@ def run_job(job: Job, environment: JobEnvironment, store: Store, progress_store:
 
 
 def _let_go() -> None:
-    """Give a GPU's memory back that was kept for more of the same: jobs of other processes may need it."""
+    """Free cached GPU memory, which jobs of other processes may need."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         gc.collect()  # recorded steps, whose memory nobody else can have, are held by rings of references
         torch.cuda.empty_cache()
 
 
 class _Teller:
-    """Notes in the store how far a job is, once a second at most."""
+    """Progress of a job, noted in the store once a second at most."""
 
     def __init__(self, key: str, store: Store) -> None:
         self.key, self.store, self.next = key, store, 0.0

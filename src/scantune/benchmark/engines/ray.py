@@ -22,7 +22,7 @@ OBJECT_STORE_BYTES = 256 * 2**20
 
 
 class RayEngine(Engine):
-    """Ray tasks, one a job, with a GPU each where the cluster has some; Ray begins those again whose worker died.
+    """Ray tasks, one per job, each with a GPU if the cluster has some. Ray repeats tasks whose worker died.
 
     The cluster is that of the environment variable RAY_ADDRESS, or a new one on this machine. Models go to the
     workers through Ray's object store, and results come back through it, so that no folder need be shared; where one
@@ -37,7 +37,7 @@ class RayEngine(Engine):
 
     @property
     def slots(self) -> int:
-        """By default as many as the cluster has room for."""
+        """Return the number of jobs at a time, by default as many as the cluster has room for."""
         import ray
 
         there = ray.cluster_resources()
@@ -45,7 +45,7 @@ class RayEngine(Engine):
         return max(min(self.settings.workers or room, room), 1)
 
     def start(self) -> None:
-        """Connect, or start a cluster of this machine."""
+        """Connect to a cluster, or start one on this machine."""
         try:
             import ray
         except ImportError as error:
@@ -59,21 +59,21 @@ class RayEngine(Engine):
         )
 
     def submit(self, job: Job) -> None:
-        """Send a job with the models it needs."""
+        """Send a job with the models that it needs."""
         needed = {upstream.key: self._model(upstream) for upstream in job.inputs}
         keys, refs = list(needed), list(needed.values())
         place = (str(self.store.folder.resolve()), self.settings.device, self.settings.threads)
         self.pending[self.task.remote(job, keys, *place, *refs)] = job
 
     def wait(self, seconds: float) -> list[JobOutcome]:
-        """Results that came back, put into the store."""
+        """Put results that came back into the store, and return the jobs that ended."""
         import ray
 
         done, _ = ray.wait(list(self.pending), num_returns=1, timeout=seconds)
         return [self._take(ref) for ref in done]
 
     def stop(self) -> None:
-        """Cancel what runs; a cluster that was there before stays."""
+        """Cancel running jobs, and shut down a cluster that `start` made."""
         import ray
 
         for ref in self.pending:
@@ -98,7 +98,7 @@ class RayEngine(Engine):
         return ended  # type: ignore[no-any-return]
 
     def _model(self, job: Job) -> Any:
-        """A finished job's model in the object store, put there once."""
+        """Return a finished job's model in the object store, putting it there once."""
         import ray
 
         if job.key not in self.models:
@@ -106,7 +106,7 @@ class RayEngine(Engine):
         return self.models[job.key]
 
     def _new_cluster(self) -> dict[str, Any]:
-        """What a cluster of this machine alone is like: as many processors as jobs use, and room for models."""
+        """Return options of a new cluster on this machine: the processors that jobs use, and room for models."""
         jobs = self.settings.workers or cores() // self.settings.threads or 1
         return {
             "num_cpus": jobs * self.settings.threads,
@@ -123,7 +123,7 @@ class RayEngine(Engine):
 def _run(
     job: Job, keys: list[str], folder: str, device: str, threads: int, *models: bytes
 ) -> tuple[JobOutcome, JobFiles]:
-    """A job on whatever machine this is: models are laid out as in a store, and the files come back as bytes."""
+    """Run a job on a machine of the cluster with models laid out as in a store, and return its files as bytes."""
     import torch
 
     torch.set_num_threads(threads)
@@ -143,7 +143,7 @@ def _run(
 
 @functools.cache
 def _here() -> Store:
-    """A folder of this process, for as long as it lives."""
+    """Return a store in a temporary folder of this process."""
     folder = tempfile.mkdtemp(prefix="scantune-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     store = Store(Path(folder))

@@ -21,7 +21,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """Where a job runs.
+    """The folders and the device of a job.
 
     Attributes:
         finished: Has a folder for each finished job, by its key.
@@ -34,11 +34,11 @@ class JobEnvironment:
     device: str = "auto"
 
     def model(self, job: "Job") -> Model:
-        """The model that a finished job made."""
+        """Return the model that a finished job made."""
         return _loaded(self.finished / job.key / MODEL)
 
     def checkpoint(self, job: "Job") -> Path:
-        """The file that holds an interrupted run."""
+        """Return the checkpoint file of an interrupted job."""
         return self.running / f"{job.key}.run"
 
 
@@ -59,40 +59,40 @@ class Job(ABC):
 
     kind: ClassVar[str]
     version: ClassVar[int]
-    """Part of the key: raised when a change of the code changes what such jobs make of the same settings."""
+    """Part of the key. Raise it if a change of the code changes the results of such jobs."""
 
     title: str
     seed: int
 
     @property
     def inputs(self) -> "tuple[Job, ...]":
-        """The jobs whose results it needs."""
+        """Return the jobs whose results it needs."""
         return ()
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What decides the result beside the seed and the inputs, as JSON."""
+        """Return what decides the result besides the seed and the inputs, as JSON."""
 
     @abstractmethod
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
-        """Do the work, and write its files into a folder that is there and empty."""
+        """Do the work, and write its files into an empty folder."""
 
     @cached_property
     def key(self) -> str:
-        """A hash of everything that decides the result: the name under which it is kept."""
+        """Return a hash of everything that decides the result: its name in the store."""
         return _digest([self._own(), self.seed, self.scan_identity(), [job.key for job in self.inputs]])
 
     @cached_property
     def settings_key(self) -> str:
-        """A hash of what was chosen, the same for all scans and seeds."""
+        """Return a hash of the settings, the same for all scans and seeds."""
         return _digest([self._own(), [job.settings_key for job in self.inputs]])
 
     def scan_identity(self) -> str:
-        """What tells the scan that the job is about; empty where it is about many."""
+        """Return a hash of the scan of the job; empty for jobs about several scans."""
         return ""
 
     def before(self) -> "Iterator[Job]":
-        """This job after all that it needs, each once or more."""
+        """Yield all jobs that it needs, then the job itself. Jobs may come more than once."""
         for job in self.inputs:
             yield from job.before()
         yield self

@@ -20,7 +20,7 @@ _NO_PART = ("device", "checkpoint_every", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Training(Job):
-    """Trains a network on the scans of a plan.
+    """Training of a network on the scans of a plan.
 
     Attributes:
         plan: What to train on, and how; its seed is the job's.
@@ -33,11 +33,11 @@ class Training(Job):
 
     @cached_property
     def data(self) -> str:
-        """What tells the scans."""
+        """Return a hash of the scans."""
         return self.plan.source.identity(self.plan.preprocessing)
 
     def settings(self) -> dict[str, Any]:
-        """Scans, preprocessing, network, and how it is trained."""
+        """Return scans, preprocessing, network and training settings."""
         train = {name: value for name, value in asdict(self.plan.recipe.train).items() if name not in _NO_PART}
         return {
             "data": self.data,
@@ -48,7 +48,7 @@ class Training(Job):
         }
 
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
-        """Train, or go on with an interrupted run."""
+        """Train, or continue an interrupted run."""
         model = train_model(
             _on(self.plan, environment.device),
             start=self._start(environment),
@@ -63,7 +63,7 @@ class Training(Job):
 
 @dataclass(frozen=True, eq=False)
 class GivenModel(Training):
-    """Takes a model that is there, instead of training one.
+    """A model file in place of a training.
 
     Attributes:
         file: The model file; of what is in it, network, labels and preprocessing count.
@@ -75,7 +75,7 @@ class GivenModel(Training):
     file: Path
 
     def settings(self) -> dict[str, Any]:
-        """What is in the file."""
+        """Return the fingerprint of the file."""
         return {"model": load(self.file).fingerprint}
 
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
@@ -86,7 +86,7 @@ class GivenModel(Training):
 
 @dataclass(frozen=True, eq=False)
 class FineTuning(Training):
-    """Goes on with a network on labelled scans of another centre.
+    """Continued training of a network on labelled scans of another centre.
 
     Attributes:
         start: Makes the network.
@@ -99,7 +99,7 @@ class FineTuning(Training):
 
     @property
     def inputs(self) -> tuple[Job, ...]:
-        """The network to start from."""
+        """Return the network to start from."""
         return (self.start,)
 
     def _start(self, environment: JobEnvironment) -> Any:
@@ -108,7 +108,7 @@ class FineTuning(Training):
 
 @dataclass(frozen=True, eq=False)
 class PriorFitting(Job):
-    """Fits the prior of a network.
+    """Fit of a network's prior.
 
     Attributes:
         network: Makes the network.
@@ -123,11 +123,11 @@ class PriorFitting(Job):
 
     @property
     def inputs(self) -> tuple[Job, ...]:
-        """The network."""
+        """Return the network."""
         return (self.network,)
 
     def settings(self) -> dict[str, Any]:
-        """Those of the prior; alpha only where a density has it."""
+        """Return the settings of the prior, with alpha only for densities that have it."""
         record = asdict(self.prior)
         return record if self.prior.density == "kde" else {**record, "alpha": None}
 
@@ -141,7 +141,7 @@ class PriorFitting(Job):
 
 @dataclass(frozen=True, eq=False)
 class HelperTraining(Job):
-    """Trains the helper network of a method.
+    """Training of the helper network of a method.
 
     Attributes:
         network: Makes the network that it helps.
@@ -158,17 +158,17 @@ class HelperTraining(Job):
 
     @property
     def inputs(self) -> tuple[Job, ...]:
-        """The network."""
+        """Return the network."""
         return (self.network,)
 
     def settings(self) -> dict[str, Any]:
-        """Those of the helper network."""
+        """Return the settings of the helper network."""
         settings = settings_from_table(TRAINERS[self.method].settings, self.chosen, f"[helpers.{self.method}]")
         chosen = {name: value for name, value in asdict(settings).items() if name not in _NO_PART}
         return {"method": self.method, **chosen}
 
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
-        """Train, or go on with an interrupted run."""
+        """Train, or continue an interrupted run."""
         fit_helper(
             environment.model(self.network),
             _on(self.network.plan, environment.device),
@@ -181,7 +181,7 @@ class HelperTraining(Job):
 
 
 def _on(plan: TrainingPlan, device: str) -> TrainingPlan:
-    """The plan, computed on a device."""
+    """Return the plan for a device."""
     recipe = plan.recipe
     return replace(plan, recipe=replace(recipe, train=replace(recipe.train, device=device)))
 

@@ -17,7 +17,7 @@ from scantune.scans.volume import Volume
 
 @dataclass
 class DiceObserver:
-    """Looks at a run at chosen steps; the run is the same as without it.
+    """Scores of the predictions at chosen steps of a run. The run is the same as without them.
 
     Attributes:
         name: The method.
@@ -37,7 +37,7 @@ class DiceObserver:
     found: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def method(self) -> type[Method]:
-        """The method, which lets itself be watched where there is something to see."""
+        """Return the method, with a hook at the beginning of each step if any step is to be scored."""
         kind = find_method(self.name)
         if not self.steps:
             return kind
@@ -56,7 +56,7 @@ class DiceObserver:
         return Watched
 
     def noted(self, trace: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The trace, with the Dice in the rows of the steps that were looked at, of the score and by structure."""
+        """Return the trace with the Dice of the scored steps: that of the score, and by structure."""
         return [{**row, **self._dice(row["step"])} for row in trace]
 
     def _dice(self, step: int) -> dict[str, Any]:

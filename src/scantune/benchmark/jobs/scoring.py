@@ -20,12 +20,12 @@ Structures = Mapping[str, tuple[int, int]]
 
 
 def common_structures(predicted: Mapping[str, int], known: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The structures that predictions and references both have, background left out."""
+    """Return the structures that predictions and references both have, without background."""
     return {name: (value, known[name]) for name, value in predicted.items() if value and known.get(name)}
 
 
 def scores(prediction: LabelArray, case: Case, structures: Structures, whole: bool) -> dict[str, Score]:
-    """Scores by structure, with `whole` where asked, and `mean` where there are structures.
+    """Return scores by structure, with `whole` if asked for, and with `mean` if there are structures.
 
     Args:
         prediction: Labels `(x, y, z)` on the scan's own grid.
@@ -41,7 +41,7 @@ def scores(prediction: LabelArray, case: Case, structures: Structures, whole: bo
 
 
 def dices(prediction: LabelArray, case: Case, structures: Structures, whole: bool) -> dict[str, float]:
-    """The same of the Dice alone."""
+    """Return Dice by structure, as `scores`."""
     assert case.reference is not None
     pairs = _pairs(prediction, case.reference, structures, whole)
     found = {name: dice(one, other, 1) for name, (one, other) in pairs.items()}
@@ -50,7 +50,7 @@ def dices(prediction: LabelArray, case: Case, structures: Structures, whole: boo
 
 
 def restrict_to_slab(case: Case, preprocessing: Preprocessing) -> Case:
-    """The scan with its reference where the network looks: within its slab, where it has one."""
+    """Return the scan with its reference restricted to the slab of the preprocessing, if it has one."""
     if preprocessing.slab is None:
         return case
     assert case.reference is not None
@@ -61,7 +61,7 @@ def restrict_to_slab(case: Case, preprocessing: Preprocessing) -> Case:
 
 
 def finite_mean(values: Iterable[float]) -> float:
-    """The mean of the numbers that there are; NaN where there is none."""
+    """Return the mean of the finite numbers; NaN without any."""
     there = [value for value in values if math.isfinite(value)]
     return math.fsum(there) / len(there) if there else math.nan
 
@@ -69,7 +69,7 @@ def finite_mean(values: Iterable[float]) -> float:
 def _pairs(
     prediction: LabelArray, reference: LabelArray, structures: Structures, whole: bool
 ) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Masks of each structure in prediction and reference."""
+    """Return the masks of each structure in prediction and reference."""
     pairs = {
         name: ((prediction == one).astype(np.uint8), (reference == other).astype(np.uint8))
         for name, (one, other) in structures.items()

@@ -21,7 +21,7 @@ Curves = dict[str, dict[SiteColumn, dict[int, float]]]
 
 
 def trace_figures(study: Study) -> "dict[str, Figure]":
-    """One figure per cohort and tier: Dice above, energy below, a panel per method and a line per site."""
+    """Draw one figure per cohort and tier: Dice above, energy below, a panel per method and a line per site."""
     figures = {}
     for name, columns in by_cohort(study.scores.columns).items():
         methods = [method for method in study.scores.methods if not is_variant(method)]
@@ -32,7 +32,7 @@ def trace_figures(study: Study) -> "dict[str, Figure]":
 
 
 def curves_of(study: Study, columns: Sequence[SiteColumn], name: str, methods: Sequence[str]) -> Curves:
-    """Of the methods that have a quantity at two steps or more somewhere."""
+    """Return a quantity by step for each method that has it at two steps or more in some column."""
     curves: Curves = {}
     for method in methods:
         found = {column: mean_along(study.traces(column, method), name) for column in columns}
@@ -43,7 +43,7 @@ def curves_of(study: Study, columns: Sequence[SiteColumn], name: str, methods: S
 
 
 def last_step(curves: Curves) -> int:
-    """The last of all steps."""
+    """Return the last of all steps."""
     return max(max(steps) for found in curves.values() for steps in found.values())
 
 
@@ -83,7 +83,7 @@ def _draw(
     looks: dict[SiteColumn, dict[str, str]],
     like: "Axes | None",
 ) -> "Axes":
-    """A line per site, on the scale of another panel."""
+    """Draw a line per site, on the scale of another panel."""
     panel.set_axis_on()
     if like is not None:
         panel.sharey(like)
@@ -93,7 +93,7 @@ def _draw(
 
 
 def steps_axis(panel: "Axes", last: int) -> None:
-    """Steps up to the last on a logarithmic axis that has a place for 0, where there are many."""
+    """Set up the axis of steps, logarithmic with a place for 0 if there are many."""
     from matplotlib.ticker import StrMethodFormatter
 
     if last > 50:

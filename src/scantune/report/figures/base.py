@@ -62,7 +62,7 @@ _STYLE = {
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """The look of all figures, while they are made."""
+    """Apply the style of all figures within the context."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
@@ -70,7 +70,7 @@ def figure_style() -> Iterator[None]:
 
 
 def method_styles(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and mark of each of the methods; what all are compared with looks like the strong baseline."""
+    """Return colour and marker of each method. The compared method looks like the strong baseline."""
     known = METHOD_STYLES | {study.against: METHOD_STYLES["strong baseline"]}
     others = [method for method in methods if method not in known]
     return {
@@ -82,7 +82,7 @@ def method_styles(study: Study, methods: Sequence[str]) -> dict[str, tuple[str, 
 
 
 def line_styles(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    """How to draw a line for each of several things: colour, mark and dashes; no two are told by colour alone."""
+    """Return colour, marker and dashes of a line for each of several things, so that no two differ by colour alone."""
     styles = itertools.cycle(itertools.product(DASH_STYLES, LINE_STYLES))
     return {
         thing: {"color": colour, "marker": mark, "linestyle": dash}
@@ -91,14 +91,14 @@ def line_styles(things: Sequence[Any]) -> dict[Any, dict[str, Any]]:
 
 
 def draw_line(panel: "Axes", points: Mapping[int, float], look: Mapping[str, Any], number: int) -> None:
-    """A line through points; where there are many, few of them are marked, other ones for each `number`."""
+    """Draw a line through points. Of many points only some are marked, different ones for each `number`."""
     few = len(points) <= 30
     every = 1 if few else (0.03 * (number % 6 + 1), 0.2)
     panel.plot([*points], [*points.values()], markersize=5, markeredgewidth=0, markevery=every, **look)
 
 
 def panel_grid(count: int, size: tuple[float, float], **shared: Any) -> "tuple[Figure, list[Axes]]":
-    """A figure of so many panels of a size in inches, at most three beside each other, with room below and above."""
+    """Return a figure with a number of panels of a size in inches, at most three per row, with room below and above."""
     from matplotlib.figure import Figure
 
     across = min(count, PANELS_PER_ROW)
@@ -111,7 +111,7 @@ def panel_grid(count: int, size: tuple[float, float], **shared: Any) -> "tuple[F
 
 
 def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
-    """One legend for all panels, under them, in as few lines as the names need, about equally long."""
+    """Add one legend for all panels below them, in as few rows of about equal length as the names need."""
     longest = max(len(str(handle.get_label())) for handle in handles)
     most = max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7)))  # inches of a name, and of its mark
     lines = -(-len(handles) // most)
@@ -119,7 +119,7 @@ def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
 
 
 def light_grid(panel: "Axes", axis: str = "y") -> None:
-    """Thin lines behind the data."""
+    """Add thin grid lines behind the data."""
     panel.grid(axis=axis, color=FAINT, linewidth=0.8)  # type: ignore[arg-type]
     panel.set_axisbelow(True)
 

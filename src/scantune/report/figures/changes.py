@@ -17,7 +17,7 @@ CHANGE_TICKS = (-0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5)
 
 
 def change_figures(study: Study) -> "dict[str, Figure]":
-    """One figure per cohort and tier, a panel per site; none where nothing was adapted."""
+    """Draw one figure per cohort and tier with a panel per site; none if nothing was adapted."""
     adapted = [column for column in study.scores.columns if _compared(study, column)]
     return {name: _figure(study, name, columns) for name, columns in by_cohort(adapted).items()}
 

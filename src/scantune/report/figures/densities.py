@@ -51,7 +51,7 @@ class LeastGaussian:
 def least_gaussian(
     network: nn.Module, volume: Tensor, mask: Tensor | None = None, layers: LayerChoice = None
 ) -> dict[str, LeastGaussian]:
-    """Per layer, the channel with the largest KL between the estimate and the Gaussian (Eq. 16 and 10).
+    """Return the channel of each layer with the largest KL between the estimate and the Gaussian (Eq. 16 and 10).
 
     Args:
         network: Any network; a pixel of a channel of its layers is a sample.
@@ -85,7 +85,7 @@ def least_gaussian(
 
 
 def density_figure(found: Mapping[str, LeastGaussian], title: str) -> "Figure":
-    """A panel per layer: both densities of its least Gaussian channel."""
+    """Draw a panel per layer with both densities of its least Gaussian channel."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

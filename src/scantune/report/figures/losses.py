@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def loss_figures(study: Study) -> "dict[str, Figure]":
-    """Losses relative to their start, and Dice, for `ae` and its variants; a panel per method."""
+    """Draw Dice and losses relative to their start for `ae` and its variants, with a panel per method."""
     methods = [name for name in study.scores.methods if name.split(", ")[0] == "ae"]
     columns = study.scores.columns
     dice = curves_of(study, columns, DICE, methods)
@@ -44,7 +44,7 @@ def _figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
 
 
 def _relative(curves: dict[SiteColumn, dict[int, float]]) -> dict[int, float]:
-    """The mean over sites of a quantity as a multiple of its start, at the steps that all sites have."""
+    """Return the mean over sites of a quantity relative to its start, at the steps that all sites have."""
     kept = [steps for steps in curves.values() if steps.get(0)]
     shared = sorted(set.intersection(*map(set, kept))) if kept else []
     return {step: sum(steps[step] / steps[0] for steps in kept) / len(kept) for step in shared}

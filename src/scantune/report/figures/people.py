@@ -23,7 +23,7 @@ METHOD_SPREAD = 0.7
 
 
 def people_figures(study: Study) -> "dict[str, Figure]":
-    """One figure per cohort and tier, one panel per site; people in order of the strong baseline's score.
+    """Draw one figure per cohort and tier, one panel per site, with people in order of the strong baseline's score.
 
     What all are compared with is a bar behind the marks of the other methods.
     """

@@ -15,7 +15,7 @@ from scantune.report.tables.base import (
 
 
 def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str], told: str) -> ReportTable | None:
-    """Dice by a setting, at the sites where every value was run at least once.
+    """Return Dice by a setting, at the sites where every value was run at least once.
 
     Args:
         study: What to show.

@@ -9,7 +9,7 @@ EPOCHS_SHOWN = (0, 10, 100, 1000)
 
 
 def autoencoder_table(study: Study) -> ReportTable | None:
-    """`ae` and its variants at several epochs of their runs, from traces in which the Dice was noted."""
+    """Return Dice of `ae` and its variants at several epochs of their runs, from traces that hold Dice."""
     columns, curves = dice_along(study)
     if not columns:
         return None
@@ -34,7 +34,7 @@ def autoencoder_table(study: Study) -> ReportTable | None:
 
 
 def dice_along(study: Study) -> tuple[list[SiteColumn], dict[str, list[dict[int, float]]]]:
-    """Columns with traces that tell Dice, and the Dice by step in each of them, by method."""
+    """Return the columns with traces that hold Dice, and the Dice by step in each of them, by method."""
     methods = [name for name in study.scores.methods if name.split(", ")[0] == "ae"]
     found = {
         name: {column: mean_along(study.traces(column, name), "dice") for column in study.scores.columns}
@@ -46,7 +46,7 @@ def dice_along(study: Study) -> tuple[list[SiteColumn], dict[str, list[dict[int,
 
 
 def _progress(study: Study, column: SiteColumn, method: str) -> str:
-    """How many of all runs have a trace; empty where all do."""
+    """Return how many of all runs have a trace; an empty text if all do."""
     done, every = len(study.traces(column, method)), len(study.scores.runs.get(column, ()))
     return "" if done == every else f"{done} of {every}"
 

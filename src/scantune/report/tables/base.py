@@ -21,7 +21,7 @@ NO_SCORE = "–"  # noqa: RUF001
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table; `note` follows the number, in brackets."""
+    """A cell of a table; `note` follows the number in brackets."""
 
     text: str
     bold: bool = False
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows under a title; a row is its label and its cells."""
+    """Rows under a title. A row has a label and cells."""
 
     title: str
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
@@ -61,7 +61,7 @@ TableBuilder = Callable[[Study], ReportTable | None]
 
 
 def mark(comparison: Comparison | None, comparisons: int) -> Mark:
-    """The paper's triangle of a comparison, one of so many."""
+    """Return the paper's triangle of a comparison, one of a number of comparisons."""
     if comparison is None or not comparison.p < SIGNIFICANCE_LEVEL:
         return ""
     if comparison.p < SIGNIFICANCE_LEVEL / comparisons:
@@ -70,7 +70,7 @@ def mark(comparison: Comparison | None, comparisons: int) -> Mark:
 
 
 def dice_row(study: Study, columns: Sequence[SiteColumn], method: str, comparisons: int = 0) -> tuple[Cell, ...]:
-    """Mean Dice of a method in each column; with a number of comparisons, marked by its tests."""
+    """Return the mean Dice of a method in each column, marked by its tests if a number of comparisons is given."""
     return tuple(_dice(study, column, method, comparisons) for column in columns)
 
 
@@ -85,7 +85,7 @@ def _dice(study: Study, column: SiteColumn, method: str, comparisons: int) -> Ce
 
 
 def embolden(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
-    """The rows with the best of each column in bold, ties included; cells that are not finished do not compete."""
+    """Return the rows with the best of each column in bold, ties included. Unfinished cells do not compete."""
     if len(rows) < 2:
         return tuple(rows)
     best = [
@@ -104,7 +104,7 @@ def embolden(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> tuple[tuple[str, t
 
 
 def site_groups(study: Study, columns: Sequence[SiteColumn]) -> tuple[tuple[str, int], ...]:
-    """Titles of the cohorts over their columns, with tier and whether the people are simulated."""
+    """Return the titles of the cohorts over their columns, with tier and whether the people are simulated."""
     return tuple(
         (title, len(list(same))) for title, same in itertools.groupby(columns, lambda column: _cohort(study, column))
     )
@@ -115,7 +115,7 @@ def _cohort(study: Study, column: SiteColumn) -> str:
 
 
 def people_section(study: Study, columns: Sequence[SiteColumn]) -> Section:
-    """How many people each column rests on, and the smallest p-value that so many can give."""
+    """Return the number of people of each column, and the smallest p-value that they can give."""
     people = [study.people(column) for column in columns]
     return Section(
         "People",
@@ -127,21 +127,21 @@ def people_section(study: Study, columns: Sequence[SiteColumn]) -> Section:
 
 
 def p_text(p: float) -> str:
-    """A p-value with two digits that count; never 0."""
+    """Return a p-value with two significant digits; never 0."""
     if math.isnan(p):
         return NO_SCORE
     return f"{p:.2g}" if p >= 1e-4 else f"{p:.0e}".replace("e-0", "e-")
 
 
 def signed(value: float) -> str:
-    """A change, with its sign unless it rounds to nothing."""
+    """Return a change with its sign, unless it rounds to zero."""
     if math.isnan(value):
         return NO_SCORE
     return f"{value:+.3f}" if abs(value) >= 0.0005 else "0.000"
 
 
 def tests_sentence(study: Study, comparisons: int) -> str:
-    """The sentence about the tests behind the marks."""
+    """Return the sentence about the tests behind the marks."""
     return (
         f"Marks: two-sided paired permutation tests over people against {study.against}; open triangles: p below "
         f"{SIGNIFICANCE_LEVEL}; filled ones: p below {SIGNIFICANCE_LEVEL}/{comparisons}, for {comparisons} "

@@ -18,7 +18,7 @@ COMPARISON_HEADINGS = (
 
 
 def comparison_table(study: Study) -> ReportTable | None:
-    """One section per cohort and tier, one row per site and method."""
+    """Return one section per cohort and tier, one row per site and method."""
     sections: dict[str, list[tuple[str, tuple[Cell, ...]]]] = {}
     for (column, method), comparison in study.comparisons.items():
         cells = _cells(comparison, corrections(study, column, method))
@@ -38,7 +38,7 @@ def comparison_table(study: Study) -> ReportTable | None:
 
 
 def corrections(study: Study, column: SiteColumn, method: str) -> int | None:
-    """How many comparisons a test is one of; None where it is not of an adaptation method."""
+    """Return the number of comparisons that a test is corrected for; None for methods that do not adapt."""
     training = (column in study.columns(training=True)) if column.cohort != REGISTRATION else None
     task = REGISTRATION if column.cohort == REGISTRATION else ""
     compared = study.adaptations(study.columns(task=task, training=training))

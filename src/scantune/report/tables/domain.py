@@ -6,6 +6,6 @@ from scantune.report.tables.methods import SEGMENTATION, sites_table
 
 
 def in_domain_table(study: Study) -> ReportTable | None:
-    """As the table of methods, at the training sites."""
+    """Return the table of methods at the training sites."""
     columns = study.columns(task=SEGMENTATION, training=True)
     return sites_table(study, columns, "Dice at the training sites, without a shift") if columns else None

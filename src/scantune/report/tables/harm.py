@@ -16,7 +16,7 @@ HARM_HEADINGS = (
 
 
 def harm_table(study: Study) -> ReportTable | None:
-    """Every method against the strong baseline, per cohort and tier, over all its sites, in-domain ones included."""
+    """Return every method against the strong baseline, per cohort and tier, over all sites including in-domain ones."""
     sections = []
     for group, columns in by_cohort(study.scores.columns).items():
         methods = [*study.adaptations(columns), *study.variants()]

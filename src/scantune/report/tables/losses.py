@@ -16,7 +16,7 @@ AUTOENCODER_LOSSES = ("xn", "f1", "f2", "f3", "y")
 
 
 def loss_table(study: Study) -> ReportTable | None:
-    """How the loss of each autoencoder and the Dice go together along a run, as rank correlations."""
+    """Return rank correlations of each autoencoder's loss and the Dice along a run."""
     columns, curves = dice_along(study)
     rows = [(method, [_correlations(study, columns, method, name) for name in AUTOENCODER_LOSSES]) for method in curves]
     if not any(values for _, row in rows for values in row):

@@ -19,7 +19,7 @@ SEGMENTATION = "segmentation"
 
 
 def method_table(study: Study) -> ReportTable | None:
-    """Segmentation, at all sites but those that the networks were trained at."""
+    """Return Dice of segmentation at all sites except the training sites."""
     columns = study.columns(task=SEGMENTATION, training=False)
     if not columns:
         return None
@@ -28,7 +28,7 @@ def method_table(study: Study) -> ReportTable | None:
 
 
 def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, told: Sequence[str] = ()) -> ReportTable:
-    """Methods in the paper's four sections, sites as columns; triangles against the strong baseline, best in bold.
+    """Return methods in the paper's four sections, with triangles against the strong baseline and the best in bold.
 
     Args:
         study: What to show.
@@ -70,7 +70,7 @@ def _section(study: Study, columns: Sequence[SiteColumn], title: str, names: Seq
 
 
 def in_domain_sentences(study: Study, columns: Sequence[SiteColumn]) -> list[str]:
-    """What both baselines reach at the training sites, as in the paper's caption."""
+    """Return sentences about both baselines at the training sites, as in the paper's caption."""
     sentences = []
     for name in (BASELINE, study.against):
         cells = zip(columns, dice_row(study, columns, name), strict=True)

@@ -6,6 +6,6 @@ from scantune.report.tables.methods import sites_table
 
 
 def registration_table(study: Study) -> ReportTable | None:
-    """As the table of methods; the corrected level counts the methods that register (two in the paper)."""
+    """Return the table of methods for registration; the corrected level counts the methods that register."""
     columns = study.columns(task=REGISTRATION, training=True) + study.columns(task=REGISTRATION, training=False)
     return sites_table(study, columns, "Dice after registration with an atlas") if columns else None

@@ -13,7 +13,7 @@ from scantune.report.tables.base import (
 
 
 def variant_table(study: Study) -> ReportTable | None:
-    """One section per method; tests are corrected for all rows of the table that are tested."""
+    """Return one section per method. Tests are corrected for all tested rows of the table."""
     names = study.variants()
     if not names:
         return None

@@ -10,7 +10,7 @@ _VARIANT = re.compile(r"foe-cnn-pca, lambda ([0-9.e-]+)")
 
 
 def weight_table(study: Study) -> ReportTable | None:
-    """Lambda 0 is `foe-cnn`, the default 0.1 `foe-cnn-pca`; others are named `foe-cnn-pca, lambda 1`."""
+    """Return Dice by lambda: 0 is `foe-cnn`, the default 0.1 `foe-cnn-pca`, others are `foe-cnn-pca, lambda 1`."""
     by_weight = {0.0: "foe-cnn", 0.1: "foe-cnn-pca"}
     named = {float(found[1]): name for name in study.scores.methods if (found := _VARIANT.fullmatch(name))}
     if not named:
