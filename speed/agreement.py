@@ -27,10 +27,10 @@ class Plainly(Method):
 
     name: ClassVar[str] = "plain"
 
-    def __init__(self, equipment: ModelParts, options: dict[str, object] | None = None) -> None:
-        super().__init__(equipment, options)
-        assert equipment.prior is not None
-        self.prior = equipment.prior
+    def __init__(self, parts: ModelParts, options: dict[str, object] | None = None) -> None:
+        super().__init__(parts, options)
+        assert parts.prior is not None
+        self.prior = parts.prior
 
     def prepare(self, network: AdaptableNetwork) -> None:
         super().prepare(network)

@@ -398,8 +398,8 @@ def test_a_model_file_keeps_the_helper(tmp_path):
 
 class TestTheMethod:
     def method(self, toy, network=None, task=None, helper=None, **options) -> DAE:
-        equipment = ModelParts(task or Segmentation(), helpers={"dae": helper or toy.helpers["dae"]})
-        method = DAE(equipment, options)
+        parts = ModelParts(task or Segmentation(), helpers={"dae": helper or toy.helpers["dae"]})
+        method = DAE(parts, options)
         method.prepare(deepcopy(network or toy.network).requires_grad_(False))
         return method
 

@@ -123,7 +123,7 @@ def adapt(
     rule = None
     if scan_guard is not None and preset == "fast":
         schedule = replace(schedule, steps=0) if scan_guard.needless else schedule
-        rule = scan_guard.stop_rule(working, schedule.steps, not at_source, runner.latest)
+        rule = scan_guard.stop_rule(working, schedule.steps, not at_source, runner.fast_path.outputs)
     trajectory = optimise(working, runner, volume, schedule, seed, on_step, rule)
     adapted.load_state_dict(trajectory.state, strict=False)
     origin = trajectory.start

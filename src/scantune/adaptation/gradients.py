@@ -214,7 +214,7 @@ def volume_gradients(method: Method, volume: Volume, batch: int, kept: int) -> G
     """Return the fastest way to the exact gradient that method, network and device allow."""
     if replayable(method, volume):
         return ReplayedGradients(VolumeGradients(method, volume, batch, kept))
-    threads = thread_count(method.network, volume.images) if method.reentrant else 1
+    threads = thread_count(method.network, volume.images) if method.fast_path.thread_safe else 1
     if threads > 1:
         return ThreadedGradients(method, volume, batch, kept, threads)
     return VolumeGradients(method, volume, batch, kept)
@@ -222,7 +222,7 @@ def volume_gradients(method: Method, volume: Volume, batch: int, kept: int) -> G
 
 def replayable(method: Method, volume: Volume) -> bool:
     """Return whether a GPU can record the work of a step."""
-    return volume.images.is_cuda and method.recordable and unrepeatable_layer([method.network]) is None
+    return volume.images.is_cuda and method.fast_path.capturable and unrepeatable_layer([method.network]) is None
 
 
 class Replay:

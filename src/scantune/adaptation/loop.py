@@ -191,7 +191,7 @@ def _evaluations(
         _begin(method, step, volume, generator)
         gradients.clear()
         terms = gradients()
-        if not gradients.are_finite() and method.finer():
+        if not gradients.are_finite() and method.fast_path.leave_half_precision():
             gradients.restart()
             gradients.clear()
             terms = gradients()
@@ -208,7 +208,7 @@ def _evaluations(
 
 def _begin(method: Method, step: int, volume: Volume, generator: torch.Generator) -> None:
     """Tell the method that the objective is about to be evaluated at new parameters."""
-    method.latest.forget()
+    method.fast_path.outputs.forget()
     method.begin(step, volume, generator)
 
 

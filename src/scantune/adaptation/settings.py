@@ -63,19 +63,19 @@ class AdaptSettings:
                 "A site needs the guard, which decides where the next scan starts. Leave out site or guard=False."
             )
 
-    def make_method(self, equipment: "ModelParts") -> "Method":
+    def make_method(self, parts: "ModelParts") -> "Method":
         """Return the method, ready to adapt a network.
 
         Args:
-            equipment: What the method may use.
+            parts: What the method may use.
 
         Raises:
             InputError: There is no such method, it has no such option, or it needs something that is missing.
         """
         from scantune.methods import find_method
 
-        method = self.method or equipment.task.method
-        return (find_method(method) if isinstance(method, str) else method)(equipment, self.options)
+        method = self.method or parts.task.method
+        return (find_method(method) if isinstance(method, str) else method)(parts, self.options)
 
     def with_method(self, task: "Task") -> "AdaptSettings":
         """Return the settings with the name of the method, which by default is that of the task."""

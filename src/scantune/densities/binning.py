@@ -63,7 +63,7 @@ class BinGrid:
             positions: In steps from the first point; used up.
         """
         positions.clamp_(0, self.size - 1)
-        # A NaN has no point, but its share stays NaN, so that whoever sums the shares gets to know.
+        # A NaN has no point, but its share stays NaN, so that the sum of shares becomes NaN too.
         left = positions.nan_to_num(0).floor_().clamp_(max=self.size - 2)
         return left.long(), positions.sub_(left)
 

@@ -164,7 +164,7 @@ class Gaussian(GaussianBase):
 
 @dataclass(frozen=True)
 class SummarisedGaussian(GaussianBase):
-    """What is left of many subjects' Gaussians when no number may tell of a single subject, `(experts,)` each.
+    """Summary of many subjects' Gaussians without a number of any single subject, `(experts,)` each.
 
     Args:
         variance: E v.

@@ -53,8 +53,8 @@ class KDE(GridDensity):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """Restore a density from heights, grid and alpha."""
-        told = settings or {}
-        return cls(tensors["heights"], grid_from_settings(told, BinGrid()), float(told.get("alpha", ALPHA)))
+        known = settings or {}
+        return cls(tensors["heights"], grid_from_settings(known, BinGrid()), float(known.get("alpha", ALPHA)))
 
 
 @lru_cache(maxsize=8)

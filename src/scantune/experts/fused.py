@@ -203,7 +203,7 @@ class FusedLayers:
         for name, activation in self.activations.items():
             assert activation.batch.statistics is not None
             yield name, activation.batch.statistics
-            # Whoever runs the network next may have other slices, and look at predictions alone.
+            # The next run of the network may be for predictions alone, on other slices.
             activation.batch.expected = False
             activation.batch.statistics = activation.batch.padding = None
 

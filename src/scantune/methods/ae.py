@@ -1,4 +1,4 @@
-"""Autoencoders (He et al. 2021, as compared in the paper): what they reconstruct badly is made familiar to them."""
+"""Autoencoders (He et al. 2021, as compared in the paper): lower their reconstruction errors of image and output."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -78,9 +78,9 @@ class AE(Method):
     Options = AEOptions
     options: AEOptions
 
-    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(equipment, options)
-        helper = equipment.helpers.get(self.name)
+    def __init__(self, parts: ModelParts, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts, options)
+        helper = parts.helpers.get(self.name)
         if not isinstance(helper, Autoencoders):
             raise InputError(f"Method ae needs autoencoders, and the model has none; train them with: {FIT}")
         self.helper = helper

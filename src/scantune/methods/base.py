@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.methods.fast_path import FastPath, OutputCache
+from scantune.methods.fast_path import FastPath
 from scantune.methods.parameters import PARAMETER_CHOICES, MovingChoice, Parameters
 from scantune.networks import AdaptableNetwork, insert_default_adaptors
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
@@ -21,7 +21,7 @@ from scantune.tasks import Task
 
 @dataclass(frozen=True)
 class Terms:
-    """The objective of a step and what it is made of.
+    """Objective of a step and its parts.
 
     Args:
         objective: The scalar that is minimised.
@@ -40,7 +40,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a method may use.
+    """Parts of a model that a method may use.
 
     Args:
         task: How outputs are read.
@@ -55,7 +55,7 @@ class ModelParts:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What can be chosen for every method; the defaults are the paper's. Methods with more to choose add to it."""
+    """Options of every method, with the paper's defaults; methods with more options add to them."""
 
     moving: MovingChoice = "normalizer"
     """Which parameters move."""
@@ -68,27 +68,30 @@ class MethodOptions:
 
 
 class Method(ABC):
-    """A way to adapt. The loop, the optimiser and the choice of the final step belong to `adapt.py`.
+    """A way to adapt: which parameters move, and the objective that moves them.
 
-    An objective is a function of statistics that add up over slices, so that it can be taken of a whole volume at
-    bounded memory: `measure` gives the statistics of a batch, `terms` the objective of their sum.
+    The loop, the solver and the choice of the final step belong to `scantune.adaptation`. What the loop may do to run a
+    method faster is in its `fast_path`.
+
+    An objective is a function of statistics that add up over slices, so that it can be computed for a whole volume at
+    bounded memory: `measure` returns the statistics of a batch, `terms` the objective of their sum.
 
     Args:
-        equipment: What the method may use.
+        parts: What the method may use of a model.
         options: What differs from the defaults of its `Options`, by name.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Is raised when the same options begin to mean something else, so that finished benchmarks are made anew."""
+    """Number to raise when the same options change their meaning, so that finished benchmarks are made anew."""
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     serves_site: ClassVar[bool] = True
     """Whether what moves can be a start for another scan of the site."""
     refuses: ClassVar[Mapping[str, str]] = {}
-    """Tasks that the method is not for, and why, as the end of a sentence."""
+    """Tasks that the method does not apply to, and why, as the end of a sentence."""
 
-    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
-        self.task = equipment.task
+    def __init__(self, parts: ModelParts, options: Mapping[str, Any] | None = None) -> None:
+        self.task = parts.task
         self.require_task(self.task)
         self.options = settings_from_table(self.Options, options or {}, f"the options of method {self.name}")
         self.fast_path = FastPath()
@@ -108,25 +111,6 @@ class Method(ABC):
         return True
 
     @property
-    def recordable(self) -> bool:
-        """Whether a step can be captured as a CUDA graph."""
-        return self.fast_path.capturable
-
-    @property
-    def reentrant(self) -> bool:
-        """Whether several threads may call `measure` at the same time."""
-        return self.fast_path.thread_safe
-
-    @property
-    def latest(self) -> OutputCache:
-        """Outputs of the latest evaluation."""
-        return self.fast_path.outputs
-
-    def finer(self) -> bool:
-        """Leave half precision; return False if single precision was in use."""
-        return self.fast_path.leave_half_precision()
-
-    @property
     def starts_at_source(self) -> bool:
         """Return whether a run starts at the source network; if not, its result is still compared with the source."""
         return True
@@ -139,10 +123,6 @@ class Method(ABC):
             volume: The scan.
         """
         return insert_default_adaptors(network) if self.options.moving == "adaptors" else network
-
-    def seen(self, volume: Volume) -> Volume:
-        """Return the slices that stand for a volume in exact steps."""
-        return self.fast_path.representative(volume)
 
     def parameters(self, network: AdaptableNetwork) -> Parameters:
         """Return the parameters that move, by name."""
@@ -171,7 +151,7 @@ class Method(ABC):
 
 
 class ClosedForm(Method):
-    """A method that knows its answer and takes one step to it, without gradients."""
+    """A method with a closed-form solution, which it reaches in one step without gradients."""
 
     def equip(self, network: AdaptableNetwork, volume: Volume) -> AdaptableNetwork:  # noqa: ARG002
         """Return the network as it is; `moving` has no effect."""

@@ -1,4 +1,4 @@
-"""Batch-norm adaptation (Li et al. 2018, Schneider et al. 2020): norm layers take the scan's own statistics.
+"""Batch-norm adaptation (Li et al. 2018, Schneider et al. 2020): use the scan's own statistics.
 
 An instance of the paper's general framework: the experts are the inputs of the norm layers, their densities Gaussian,
 the prior knows one average subject (the running statistics), and what moves are the norm layers' own statistics, for

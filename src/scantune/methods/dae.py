@@ -1,4 +1,4 @@
-"""Denoising autoencoder (Karani et al. 2021, as compared in the paper): predictions are made anatomically plausible."""
+"""Denoising autoencoder (Karani et al. 2021, as compared in the paper): make predictions anatomically plausible."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -57,9 +57,9 @@ class DAE(Method):
         "designing such corruptions of deformations is not trivial"
     }
 
-    def __init__(self, equipment: ModelParts, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(equipment, options)
-        helper = equipment.helpers.get(self.name)
+    def __init__(self, parts: ModelParts, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts, options)
+        helper = parts.helpers.get(self.name)
         if not isinstance(helper, Denoiser):
             raise InputError(
                 "Method dae needs a denoising autoencoder, and the model has none; train it with: "

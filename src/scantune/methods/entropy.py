@@ -1,4 +1,4 @@
-"""Entropy minimisation (Wang et al. 2020, as compared in the paper): predictions are made confident."""
+"""Entropy minimisation (Wang et al. 2020, as compared in the paper): make predictions confident."""
 
 from typing import ClassVar
 

@@ -39,7 +39,7 @@ class FoEOptions(MethodOptions):
     layers: str = "all"
     """The expert layers that are matched: all, first, or names with spaces between them."""
     schedule: Literal["all", "bottom-up"] = "all"
-    """Whether all layers pull from the start, or they join one after the other from the input side."""
+    """Whether all layers count from the start, or join one after the other from the input side."""
     joining: int = 30
     """After how many steps all layers have joined, bottom-up."""
     slices: int = 0

@@ -1,4 +1,4 @@
-"""Instance optimisation: the deformation of one scan is made to match the pictures, as registration tools do."""
+"""Instance optimisation: match the warped atlas to one scan, as registration tools do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class InstanceOptions(MethodOptions):
 
 
 class Instance(Method):
-    """Corrects the velocities of each slice, from what the network says, until the warped atlas looks like the image.
+    """Corrects the network's velocities of each slice until the warped atlas matches the image.
 
     No network moves and no prior counts: it is what users of registration tools would try first. The pictures are
     compared by their squared correlation in small windows, which does not mind another contrast or a bias field. What
@@ -88,7 +88,7 @@ def atlas_correlation(
 ) -> tuple[Tensor, Tensor]:
     """Return the squared correlation of warped atlas and scan in a window about each pixel, and the pixels' weights.
 
-    The picture is the scan itself: what a normaliser makes of it is for the network to look at. Padding counts nothing.
+    The image is the scan itself, not the normalised one, which is for the network alone. Padding has no weight.
     """
     values = local_correlation(output["warped"], batch.images[:, :channels].mean(1, keepdim=True), window)
     weights = image_weights(batch.padding, values)

@@ -155,7 +155,7 @@ class AdaptedNetwork(AdaptableNetwork):
     def forward(self, x: Tensor) -> Any:
         """Map images `(slices, channels, *spatial)` to the output of the task network."""
         # Hooks live for one call only: a copy of the network has no hooks that lead to the adaptors of the original.
-        # They come first, so that whoever listens to a layer hears what the next layer gets.
+        # They come first, so that other hooks on a layer see what the next layer gets.
         handles = [
             self.task.get_submodule(layer).register_forward_hook(_through(layer, adaptor), prepend=True)
             for layer, adaptor in self.adaptors.by_position().items()

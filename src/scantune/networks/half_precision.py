@@ -44,7 +44,7 @@ class SinglePrecision(ForwardPrecision):
 
 
 class PrecisionGate(nn.Module, ABC):
-    """A normaliser whose picture goes on in half precision while the gate is open."""
+    """A normaliser whose output is in half precision while the gate is open."""
 
     def __init__(self, normalizer: nn.Module, scale: float) -> None:
         super().__init__()

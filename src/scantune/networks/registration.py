@@ -123,7 +123,7 @@ class RegistrationNetwork(nn.Module):
 
         Args:
             z: Normalised images `(slices, channels, *coarse)`.
-            heights: The same for all pixels of a slice, in mm, `(slices, 1, *spatial)`; they tell the size, too.
+            heights: The same for all pixels of a slice, in mm, `(slices, 1, *spatial)`; of the output size.
             correction: Added to the velocity, `(slices, dimensions, *coarse)`.
 
         Returns:

@@ -13,13 +13,13 @@ from scantune.errors import InputError
 from scantune.tasks import Segmentation, Task, main_output
 
 TYPICAL_QUANTILE = 0.9
-"""A scan is typical if its energy is below this quantile of source subjects that the network has not seen."""
+"""Quantile of held-out source subjects below which the energy of a scan is typical."""
 
 FAR_OUT_DEVIATIONS = 4.0
 """Beyond the middle by this many deviations of the logarithm a scan is far out."""
 
 MIN_LOG_SPREAD = 0.1
-"""Of the logarithm of energies between subjects, where there are too few of them to tell."""
+"""Smallest spread of the logarithm of energies between subjects, used if there are too few of them."""
 
 MIN_ENERGY = 1e-6
 """In nats; less, which rounding may leave of subjects that are all alike, is taken for it: 0 has no logarithm."""
@@ -44,7 +44,7 @@ class EnergyLevels:
     Args:
         middle: Half of the new source subjects are below it.
         typical: So are nine of ten.
-        far: Nothing like this was seen in training.
+        far: Beyond anything in training.
     """
 
     middle: float
@@ -76,7 +76,7 @@ class EnergyLevels:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a body source scans show; partial coverage or a crop looks like a scanner shift and is none.
+    """How much of a body source scans show; partial coverage or a crop looks like a scanner shift but is none.
 
     Args:
         slices: Fewest and most slices.

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 NUMBERS_IN_CACHE = 2**17
-"""Numbers that are gone through at a time: with what is made of them, they stay in a processor's second cache."""
+"""Numbers that are processed at a time, so that they and their results stay in a processor's second-level cache."""
 
 ROW_LENGTH = 1024
-"""Numbers that make a row, about: several pixels side by side, since short rows of channels are slow."""
+"""Approximate length of a row of several pixels, since short rows of channels are slow."""
 
 
 def activate(values: Tensor, weights: Tensor | None, center: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 512
-"""Pixels that a program makes."""
+"""Pixels that a program computes."""
 
 
 def changed(

@@ -15,13 +15,13 @@ from scantune.kernels.triton.layout import cells, like, shares, table, tiling, w
 STRETCH = 8
 """Points of a stretch."""
 STRETCHES = 16
-MOST = STRETCH * STRETCHES
-"""Points that a grid may have."""
+MAX_POINTS = STRETCH * STRETCHES
+"""Maximum number of points of a grid."""
 BLOCK, WIDE = 128, 4
-"""Pixels and channels that a program looks at together."""
+"""Pixels and channels that a program processes at a time."""
 PROGRAMS = 4096
-"""About how many there are; each goes through its share of the pixels."""
-ROWS, SOME = 128, 16
+"""Approximate number of programs that share the pixels."""
+ROWS, POINTS_AT_A_TIME = 128, 16
 """Programs and points whose counts are added up at a time."""
 
 
@@ -33,7 +33,7 @@ def counts(values: Tensor, weights: Tensor | None, rise: Tensor, start: Tensor, 
         weights: 1 where a pixel counts, 0 where not, `(slices, 1, *spatial)`; None counts every pixel.
         rise: Points that a value of 1 is above one of 0, `(channels,)` in single precision.
         start: Where a value of 0 is, in points from the first, `(channels,)` in single precision.
-        points: Up to `MOST`; the ends hold what is beyond them.
+        points: Up to `MAX_POINTS`; the ends hold what is beyond them.
 
     Returns:
         Number of pixels, and what falls to the points, `(1 + points, channels)` in double precision; shares are rounded
@@ -100,8 +100,8 @@ def _counted(
     found = torch.empty(1 + points, channels, dtype=torch.double, device=values.device)
     counted = found if weights is None else weights.sum(dtype=torch.double)
     chunks = triton.next_power_of_2(-(-programs // ROWS))
-    sizes = (number, channels, points, programs, chunks, ROWS, SOME, STRETCH, STRETCHES)
-    _totals[(channels, -(-points // SOME))](parts, counted, found, *sizes, weights is not None)
+    sizes = (number, channels, points, programs, chunks, ROWS, POINTS_AT_A_TIME, STRETCH, STRETCHES)
+    _totals[(channels, -(-points // POINTS_AT_A_TIME))](parts, counted, found, *sizes, weights is not None)
     return found
 
 
@@ -167,7 +167,7 @@ def _counts(
         if WEIGHTED:
             amount *= tl.load(weights + row, mask=row < number, other=0.0)[None, :]
         position = value * slope + first
-        # A NaN has no point, but its share stays NaN, so that whoever sums the shares gets to know.
+        # A NaN has no point, but its share stays NaN, so that the sum of shares becomes NaN too.
         known = position == position
         held = tl.minimum(tl.maximum(tl.where(known, position, 0.0), 0.0), last * 1.0)
         left = tl.minimum(held.to(tl.int32), last - 1)
@@ -191,18 +191,18 @@ def _totals(
     shares,
     CHUNKS: tl.constexpr,
     ROWS: tl.constexpr,
-    SOME: tl.constexpr,
+    POINTS_AT_A_TIME: tl.constexpr,
     STRETCH: tl.constexpr,
     STRETCHES: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
     """Sum over programs in a fixed order: counts at a point, less what goes on, plus what comes from before."""
     channel = tl.program_id(0)
-    point = tl.program_id(1) * SOME + tl.arange(0, SOME)
+    point = tl.program_id(1) * POINTS_AT_A_TIME + tl.arange(0, POINTS_AT_A_TIME)
     before = point - 1
     here = (point // STRETCH) * 2 * STRETCH + point % STRETCH
     come = (before // STRETCH) * 2 * STRETCH + before % STRETCH + STRETCH
-    total = tl.zeros((ROWS, SOME), tl.float64)
+    total = tl.zeros((ROWS, POINTS_AT_A_TIME), tl.float64)
     for chunk in range(CHUNKS):
         row = chunk * ROWS + tl.arange(0, ROWS)
         start = parts + ((row * channels + channel) * STRETCHES * 2 * STRETCH)[:, None]

@@ -5,11 +5,11 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 64
-"""Pixels of a row that a program makes at once."""
+"""Pixels of a row that a program computes at a time."""
 WIDE = 64
-"""The most channels that it makes."""
+"""Maximum number of output channels of a program."""
 PROGRAMS = 1056
-"""The most programs that go down rows, each its share."""
+"""Maximum number of programs that share the rows."""
 
 
 def convolve(features: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 EPSILON = 1e-10
 TILE = 2048
-"""Numbers that a program looks at at once."""
+"""Numbers that a program processes at a time."""
 SHARES = 64
-"""The most programs that sum up the pixels of an image, each its share."""
+"""Maximum number of programs that share the pixels of an image."""
 
 
 def softmax_dice_loss(logits: Tensor, labels: Tensor) -> Tensor:

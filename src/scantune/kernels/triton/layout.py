@@ -1,4 +1,4 @@
-"""How kernels see features: as a table of pixels times channels."""
+"""Layout of features for kernels: a table of pixels times channels."""
 
 import torch
 import triton
@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Numbers that a program looks at at once."""
+"""Numbers that a program processes at a time."""
 PROGRAMS = 2048
 """About how many programs go through a table where each has several tiles."""
 

@@ -7,17 +7,21 @@ from torch import Tensor
 
 SIDE, STRIDE = 16, 8
 """Side of the patches, and step between them."""
-DEEP = 16
-"""Components that there may be."""
+MAX_COMPONENTS = 16
+"""Maximum number of components."""
 BLOCK, WIDE = 32, 8
-"""Patches and channels that a program looks at."""
+"""Patches and channels that a program processes at a time."""
 WARPS = 8
 
 
 def filters(components: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return components `(channels, components, SIDE, SIDE)` as kernels read them, `(SIDE, channels, SIDE, DEEP)`."""
+    """Return components `(channels, components, SIDE, SIDE)` as kernels read them.
+
+    Returns:
+        `(SIDE, channels, SIDE, MAX_COMPONENTS)`.
+    """
     channels, kept = components.shape[:2]
-    result = torch.zeros(SIDE, channels, SIDE, DEEP, dtype=dtype, device=components.device)
+    result = torch.zeros(SIDE, channels, SIDE, MAX_COMPONENTS, dtype=dtype, device=components.device)
     result[..., :kept] = components.permute(2, 0, 3, 1)
     return result
 
@@ -39,7 +43,16 @@ def project(features: Tensor, weights: Tensor, kept: int) -> Tensor:
     grid = (slices * down, -(-across // BLOCK), -(-channels // WIDE))
     shape = (height, width, channels, down, across, kept)
     _project[grid](
-        features.movedim(1, -1).contiguous(), weights, result, *shape, STRIDE, SIDE, DEEP, BLOCK, WIDE, num_warps=WARPS
+        features.movedim(1, -1).contiguous(),
+        weights,
+        result,
+        *shape,
+        STRIDE,
+        SIDE,
+        MAX_COMPONENTS,
+        BLOCK,
+        WIDE,
+        num_warps=WARPS,
     )
     return result.movedim(-1, 1)
 
@@ -55,19 +68,19 @@ def adjoint(gradient: Tensor, weights: Tensor, size: tuple[int, int]) -> Tensor:
     channels = weights.shape[1]
     slices, experts, down, across = gradient.shape
     result = weights.new_empty(slices, *size, channels)
-    rows = DEEP // STRIDE
+    rows = MAX_COMPONENTS // STRIDE
     blocks = -(-size[0] // STRIDE), -(-size[1] // STRIDE)
     grid = (slices * blocks[0], -(-blocks[1] // BLOCK), -(-channels // WIDE))
     shape = (*size, channels, down, across, experts // channels)
     table = gradient.movedim(1, -1).contiguous()
-    _adjoint[grid](table, weights, result, *shape, rows, STRIDE, SIDE, DEEP, BLOCK, WIDE, num_warps=WARPS)
+    _adjoint[grid](table, weights, result, *shape, rows, STRIDE, SIDE, MAX_COMPONENTS, BLOCK, WIDE, num_warps=WARPS)
     return result.movedim(-1, 1)
 
 
 @triton.jit
-def _weights(weights, row, channel, column, component, channels, SIDE: tl.constexpr, DEEP: tl.constexpr):
+def _weights(weights, row, channel, column, component, channels, SIDE: tl.constexpr, MAX_COMPONENTS: tl.constexpr):
     """Load the weights of the components at a row and a column of a patch."""
-    place = ((row * channels + channel) * SIDE + column) * DEEP + component
+    place = ((row * channels + channel) * SIDE + column) * MAX_COMPONENTS + component
     return tl.load(weights + place, mask=channel < channels, other=0.0)
 
 
@@ -84,21 +97,23 @@ def _project(
     kept,
     STRIDE: tl.constexpr,
     SIDE: tl.constexpr,
-    DEEP: tl.constexpr,
+    MAX_COMPONENTS: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     line = tl.program_id(0).to(tl.int64)
     patch = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :, None]
     channel = (tl.program_id(2) * WIDE + tl.arange(0, WIDE))[:, None, None]
-    component = tl.arange(0, DEEP)[None, None, :]
+    component = tl.arange(0, MAX_COMPONENTS)[None, None, :]
     there = (channel < channels) & (patch < across)
     start = features + ((line // down) * height + (line % down) * STRIDE) * width * channels
     place = (patch * STRIDE + tl.arange(0, SIDE)[None, None, :]) * channels + channel
-    total = tl.zeros((WIDE, BLOCK, DEEP), tl.float32)
+    total = tl.zeros((WIDE, BLOCK, MAX_COMPONENTS), tl.float32)
     for row in range(SIDE):
         value = tl.load(start + row * width * channels + place, mask=there, other=0.0)
-        weight = _weights(weights, row, channel, tl.arange(0, SIDE)[None, :, None], component, channels, SIDE, DEEP)
+        weight = _weights(
+            weights, row, channel, tl.arange(0, SIDE)[None, :, None], component, channels, SIDE, MAX_COMPONENTS
+        )
         total = tl.dot(value, weight, total)
     into = result + line * across * channels * kept
     tl.store(into + (patch * channels + channel) * kept + component, total, mask=there & (component < kept))
@@ -118,7 +133,7 @@ def _adjoint(
     ROWS: tl.constexpr,
     STRIDE: tl.constexpr,
     SIDE: tl.constexpr,
-    DEEP: tl.constexpr,
+    MAX_COMPONENTS: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -128,7 +143,7 @@ def _adjoint(
     number, below = (line // blocks).to(tl.int64), line % blocks
     block = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :, None]
     channel = (tl.program_id(2) * WIDE + tl.arange(0, WIDE))[:, None, None]
-    component = tl.arange(0, DEEP)
+    component = tl.arange(0, MAX_COMPONENTS)
     pixel = tl.arange(0, ROWS * STRIDE)[None, None, :]
     column = pixel % STRIDE
     start = gradient + (number * down + below) * across * channels * kept
@@ -145,13 +160,13 @@ def _adjoint(
     for part in tl.static_range(0, STRIDE, ROWS):
         row = part + pixel // STRIDE
         of = component[None, :, None]
-        weight = _weights(weights, row, channel, column, of, channels, SIDE, DEEP)
+        weight = _weights(weights, row, channel, column, of, channels, SIDE, MAX_COMPONENTS)
         total = tl.dot(lower_right, weight)
-        weight = _weights(weights, row, channel, column + STRIDE, of, channels, SIDE, DEEP)
+        weight = _weights(weights, row, channel, column + STRIDE, of, channels, SIDE, MAX_COMPONENTS)
         total = tl.dot(lower_left, weight, total)
-        weight = _weights(weights, row + STRIDE, channel, column, of, channels, SIDE, DEEP)
+        weight = _weights(weights, row + STRIDE, channel, column, of, channels, SIDE, MAX_COMPONENTS)
         total = tl.dot(upper_right, weight, total)
-        weight = _weights(weights, row + STRIDE, channel, column + STRIDE, of, channels, SIDE, DEEP)
+        weight = _weights(weights, row + STRIDE, channel, column + STRIDE, of, channels, SIDE, MAX_COMPONENTS)
         total = tl.dot(upper_left, weight, total)
         y, x = below * STRIDE + row, block * STRIDE + column
         into = result + (number * height + below * STRIDE) * width * channels

@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 TILE = 2048
-"""Numbers that a program looks at at once."""
+"""Numbers that a program processes at a time."""
 PROGRAMS = 1024
-"""The most programs that sum up pixels, each its share; a power of two."""
+"""Maximum number of programs that share the pixels to sum, a power of two."""
 
 
 def norm_relu(features: Tensor, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> Tensor:

@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 256
-"""Pixels that a program looks at at once."""
+"""Pixels that a program processes at a time."""
 SHARES = 528
-"""The most programs that add up pixels, each its share."""
+"""Maximum number of programs that share the pixels to sum."""
 
 
 def mix(features: Tensor, weights: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-"""Numbers that a program makes."""
+"""Numbers that a program computes."""
 
 
 def halve(features: Tensor) -> tuple[Tensor, Tensor]:

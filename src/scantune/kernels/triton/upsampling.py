@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
-"""Numbers of a row that a program makes."""
+"""Numbers of a row that a program computes."""
 
 
 def double(pictures: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 64
-"""Pixels of a row that a program looks at at once."""
+"""Pixels of a row that a program processes at a time."""
 PROGRAMS = 528
-"""The most programs that go down rows, each its share."""
+"""Maximum number of programs that share the rows."""
 
 
 def correlate(features: Tensor, gradient: Tensor, warps: int = 4, stages: int = 3) -> Tensor:
