@@ -16,7 +16,7 @@ Outputs = tuple[str, Tensor, Tensor | None]
 
 
 class Experts(ABC):
-    """A family of experts, in groups (a layer each) that are averaged within before they are averaged over."""
+    """A family of experts by layer; divergences are averaged within a layer first, then over layers."""
 
     name: ClassVar[str]
 

@@ -21,7 +21,7 @@ class CNNExperts(Experts):
 
     Args:
         chosen: Names of the layers, relative to the task network.
-        output: How the output is read where its class probabilities are experts too, as in the authors' code.
+        output: How the output is read if its class probabilities are experts too, as in the authors' code.
     """
 
     name: ClassVar[str] = "cnn"

@@ -17,7 +17,7 @@ from scantune.kernels.cpu import activation as rows
 
 
 class StatisticsProgram(ABC):
-    """Additive statistics of standardised experts, as their densities are estimated from."""
+    """Program for a ReLU and the additive statistics of the standardised experts in front of it."""
 
     @abstractmethod
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ class StatisticsProgram(ABC):
 
 
 class MomentsOnGPU(StatisticsProgram):
-    """Number, sum and sum of squares, by kernels.
+    """Number, sum and sum of squares on a GPU, by kernels.
 
     Args:
         center: Training mean `(channels,)`.
@@ -70,7 +70,7 @@ class MomentsOnGPU(StatisticsProgram):
 
 
 class MomentsOnCPU(MomentsOnGPU):
-    """The same on a CPU, where the bias was added before."""
+    """Number, sum and sum of squares on a CPU, where the convolution has added the bias."""
 
     def activate(self, values: Tensor, bias: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the activations and moments `(3, channels)`."""
@@ -94,12 +94,12 @@ class MomentsOnCPU(MomentsOnGPU):
 
 
 class BinCountsOnGPU(StatisticsProgram):
-    """What falls to the points of a grid; by kernels alone.
+    """Counts of values at the points of a grid on a GPU, by kernels.
 
     Args:
-        rise: Points that a value of 1 is above one of 0 `(channels,)`.
-        start: Where a value of 0 is, in points from the first `(channels,)`.
-        points: How many there are.
+        rise: Distance in points between a value of 0 and one of 1 `(channels,)`.
+        start: Position of a value of 0, in points from the first `(channels,)`.
+        points: Number of points.
     """
 
     def __init__(self, rise: Tensor, start: Tensor, points: int) -> None:
@@ -123,7 +123,7 @@ class BinCountsOnGPU(StatisticsProgram):
 
 
 class BatchState(threading.local):
-    """What a thread's latest batch comes with and leaves; a copy of a network has its own."""
+    """Padding and statistics of a thread's latest batch; a copy of a network has its own state."""
 
     expected = False
     padding: Tensor | None = None
@@ -134,11 +134,11 @@ class BatchState(threading.local):
 
 
 class MeasuredReLU(nn.Module):
-    """Adds a convolution's bias, measures the sum where that is expected, gives its positive part.
+    """ReLU that adds a convolution's bias first and, on request, measures its input.
 
     Args:
         bias: `(channels,)`; None where the convolution has added it.
-        program: What measures.
+        program: Measures the input.
     """
 
     def __init__(self, bias: Tensor | None, program: StatisticsProgram) -> None:
@@ -158,10 +158,10 @@ class MeasuredReLU(nn.Module):
 
 
 class FusedLayers:
-    """The units of a network, by the names of their convolutions.
+    """Convolutions of a network whose ReLUs measure their outputs.
 
     Args:
-        activations: The activations behind them.
+        activations: The measuring ReLUs, by the names of the convolutions.
     """
 
     def __init__(self, activations: Mapping[str, MeasuredReLU]) -> None:

@@ -19,7 +19,7 @@ from scantune.tasks import Task, task_from_record, task_record
 
 @dataclass(frozen=True)
 class PatchSettings:
-    """Which patches the components are taken of."""
+    """Patches of the PCA experts."""
 
     size: int = 16
     """Side r of the square patches, in pixels of the last layer."""
@@ -28,7 +28,7 @@ class PatchSettings:
     components: int = 10
     """Principal components G kept per channel."""
     threshold: float = 0.8
-    """A patch is active where the foreground probability of its central pixel is above this tau."""
+    """A patch is active if the foreground probability of its central pixel exceeds this tau."""
 
     def __post_init__(self) -> None:
         if min(self.size, self.stride, self.components) < 1:
@@ -42,12 +42,14 @@ class PatchSettings:
 
 @dataclass(frozen=True)
 class PCAExperts(Experts):
-    """Projections of active patches, per channel: a strided grouped convolution, computed by matrix products.
+    """Projections of active patches on principal components, per channel (Sec. 3.2.3).
+
+    They equal a strided grouped convolution, and are computed by matrix products.
 
     Args:
         layer: The last layer, whose features feed the classifier.
         settings: Patch size, stride, components, threshold.
-        task: Tells the foreground probability of an output.
+        task: Reads the foreground probability from an output.
         components: Orthonormal components `(channels, components, *patch)`.
         mean: Mean patch `(channels, *patch)`.
     """
@@ -126,7 +128,7 @@ class PatchScatter:
     Args:
         layer: The layer the patches are cut from.
         settings: Patch size, stride, components, threshold.
-        task: Tells the foreground probability of an output.
+        task: Reads the foreground probability from an output.
     """
 
     layer: str

@@ -1,6 +1,6 @@
-"""Kernels: programs of our own for what a GPU would do in many passes over its memory.
+"""Kernels: faster programs for operations that PyTorch computes in many passes over memory.
 
-Each has a plain twin in PyTorch, which is what runs on a CPU, and where Triton is missing; tests hold them to it.
+The Triton programs have plain twins in PyTorch, which run if `usable` returns False; tests compare the two.
 """
 
 from functools import cache

@@ -18,7 +18,7 @@ NORMALIZER_GRADIENT_SCALE = 2.0**-6
 
 
 class ForwardPrecision(ABC):
-    """In which precision a task network is run."""
+    """Precision in which a task network runs."""
 
     @abstractmethod
     @contextmanager

@@ -26,13 +26,13 @@ Statistics = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FieldOfExperts:
-    """What travels to the test site: experts, their 1D densities over the training subjects, nothing else.
+    """Prior that travels to the test site: experts and their 1D densities over the training subjects (Eq. 9).
 
     Args:
-        families: `cnn`, and `pca` where the training subjects had enough active patches.
+        families: `cnn`, and `pca` if the training subjects had enough active patches.
         subjects: Number of training subjects.
-        notes: What the fit left out, by name, in sentences.
-        calibration: What is typical of source subjects, where `calibrated` was called.
+        notes: Sentences on experts and subjects that the fit left out.
+        calibration: What is typical of source subjects, if `calibrated` was called.
     """
 
     families: dict[str, ExpertFamily]

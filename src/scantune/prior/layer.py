@@ -23,14 +23,14 @@ ENERGY = DIVERGENCES["kl"]
 
 @dataclass(frozen=True)
 class LayerExperts:
-    """The experts of one group (a layer), standardised by training mean and deviation, and their densities.
+    """Experts of one layer, standardised by training mean and deviation, with their densities p_s (Eq. 10).
 
     Args:
         center: Training mean of each expert's outputs `(experts,)`.
         scale: Training deviation `(experts,)`.
         kept: False for experts that hardly vary in training `(experts,)`.
         density: Densities of the standardised outputs of the training subjects.
-        divergence: By what a scan is compared with them; not stored.
+        divergence: The divergence by which a scan is compared with them; not stored.
     """
 
     center: Tensor
@@ -129,7 +129,7 @@ class LayerExperts:
 
 @dataclass(frozen=True)
 class ExpertFamily:
-    """One family of experts (CNN or PCA) with the fields of its groups."""
+    """One family of experts (CNN or PCA) with its layers."""
 
     experts: Experts
     layers: dict[str, LayerExperts]
@@ -216,13 +216,13 @@ class ExpertFamily:
 
 @dataclass(frozen=True)
 class _SideBySide:
-    """The experts of several fields side by side, to be compared at once.
+    """Experts of several layers side by side, to be compared at once.
 
     Args:
         density: Of all experts.
-        divergence: By what they are compared.
+        divergence: The divergence by which they are compared.
         kept: Whether an expert counts `(experts,)`.
-        shares: An expert's share of its group's mean `(groups, experts)`.
+        shares: An expert's share of its layer's mean `(layers, experts)`.
     """
 
     density: Density
