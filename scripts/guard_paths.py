@@ -25,7 +25,7 @@ from torch import Tensor
 
 import scantune
 from scantune.adaptation.guard.similarity import SimilarityReading
-from scantune.adaptation.guard.stability import PERTURBATIONS, Scout, agreements
+from scantune.adaptation.guard.stability import PERTURBATIONS, PerturbedSlices, agreements
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.prediction import predict
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
@@ -65,7 +65,7 @@ class Looker:
 
     def __init__(self, scan: Volume, reference: Tensor, task: Any, channels: int | None, prior: Any) -> None:
         self.scan, self.reference, self.task, self.prior = scan, reference, task, prior
-        self.scout = Scout.of(scan.images, task, tuple(PERTURBATIONS), channels)
+        self.scout = PerturbedSlices.of(scan.images, task, tuple(PERTURBATIONS), channels)
         self.source: list[Tensor] = []
         self.whole: Tensor | None = None
 

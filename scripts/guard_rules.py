@@ -6,8 +6,8 @@
     python scripts/guard_rules.py separation results/guard.csv >> results/guard.md
 
 A path holds every step of an unguarded adaptation, so that one run tells what the guard makes of it under any rules:
-`scantune.guard.Guard` itself judges the looks, in order. MODELS is a folder with NAME.safetensors, as the paths' lines
-name them. Rules are chosen on validation people; of test people each path is played back once, by the rules of `Rules`.
+`scantune.guard.StabilityGuard` itself judges the looks, in order. MODELS is a folder with NAME.safetensors, as the paths' lines
+name them. Rules are chosen on validation people; of test people each path is played back once, by the rules of `StabilityRules`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import scantune
-from scantune.adaptation.guard.stability import CHOSEN, PERTURBATIONS, Guard, Rules, StabilityReading
+from scantune.adaptation.guard.stability import GUARD_PERTURBATIONS, PERTURBATIONS, StabilityGuard, StabilityRules, StabilityReading
 from scantune.prior.calibration import Calibration
 
 DEFAULT = "foe-cnn-pca"
@@ -70,13 +70,13 @@ def lowest(path: list[Row]) -> Row:
     return min((row for row in path if row["valid"]), key=lambda row: row["smoothed"], default=path[0])
 
 
-def play(line: Row, known: Calibration, rules: Rules, names: Sequence[str] = CHOSEN, level: float = -1.0) -> Played:
+def play(line: Row, known: Calibration, rules: StabilityRules, names: Sequence[str] = GUARD_PERTURBATIONS, level: float = -1.0) -> Played:
     """Plays the guard back; `level` is the energy at which a run has arrived."""
     path = line["path"]
     end_alone = line["run"] in ENDS
     if not end_alone and energy(line) <= known.levels.low:
         return Played(0, 0, "skipped")
-    guard, chosen, best = Guard(look(path[0], names), rules, known, energy(line)), 0, path[0]["smoothed"]
+    guard, chosen, best = StabilityGuard(look(path[0], names), rules, known, energy(line)), 0, path[0]["smoothed"]
     for row in [lowest(path)] if end_alone else path[1:]:
         if not row["valid"] or row["smoothed"] >= best:
             continue
@@ -111,13 +111,13 @@ def choose(arguments: argparse.Namespace) -> None:
             print(told, " | ".join(summary(group, played)), "|")
 
 
-def tried(lesions: bool) -> Iterator[tuple[Sequence[str], Rules]]:
+def tried(lesions: bool) -> Iterator[tuple[Sequence[str], StabilityRules]]:
     """What the choice was made from; with lesions, also how far the energy must fall."""
-    sets = [CHOSEN, tuple(PERTURBATIONS), ("mirrored", "moved"), ("darker", "brighter", "moved")]
-    falls = (0.5, 0.75, 0.9, 1.0) if lesions else (Rules.fall,)
+    sets = [GUARD_PERTURBATIONS, tuple(PERTURBATIONS), ("mirrored", "moved"), ("darker", "brighter", "moved")]
+    falls = (0.5, 0.75, 0.9, 1.0) if lesions else (StabilityRules.fall,)
     for names, charge, worst, patience, fall in product(sets, (0.0, 0.05, 0.1), (0.0, 0.5, 1.0), (4, 6, 8, 99), falls):
         if not (lesions and worst):  # of one structure, the mean is the least
-            yield names, Rules(charge=charge, worst=worst, patience=patience, fall=fall)
+            yield names, StabilityRules(charge=charge, worst=worst, patience=patience, fall=fall)
 
 
 def summary(lines: list[Row], played: list[Played]) -> list[str]:
@@ -139,8 +139,8 @@ def score(arguments: argparse.Namespace) -> None:
         rows.writeheader()
         for line in read(arguments.files):
             known = calibration(arguments.models, line["model"])
-            played = play(line, known, Rules())
-            stopped = play(line, known, Rules(), level=known.typical)
+            played = play(line, known, StabilityRules())
+            stopped = play(line, known, StabilityRules(), level=known.typical)
             rows.writerow(
                 {
                     **{name: line[name] for name in ("cohort", "site", "subject", "model", "source_site")},

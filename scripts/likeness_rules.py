@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scantune.adaptation.guard.base import Judge
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
+from scantune.adaptation.guard.base import Guard
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
 
 Row = dict[str, Any]
 CHARGES, FOLDING, ROUGHER = (0.0, 0.05, 0.1, 0.2, 0.4), (1e-4, 1e-3, 1.0), (1.5, 3.0, 1e9)
@@ -42,9 +42,9 @@ def look(row: Row) -> SimilarityReading:
     return SimilarityReading(**{**seen, "counts": tuple(seen["counts"])})
 
 
-def play(path: list[Row], rules: LikenessRules) -> Row:
+def play(path: list[Row], rules: SimilarityRules) -> Row:
     """The row that the guard chooses of a path: of the source, where that is rolled back."""
-    guard: Judge[SimilarityReading] = LikenessGuard(look(path[0]), rules)
+    guard: Guard[SimilarityReading] = SimilarityGuard(look(path[0]), rules)
     chosen, lowest = path[0], path[0]["smoothed"]
     for row in path[1:]:
         if not row["valid"] or row["smoothed"] >= lowest:
@@ -57,7 +57,7 @@ def play(path: list[Row], rules: LikenessRules) -> Row:
     return chosen
 
 
-def summary(paths: list[list[Row]], rules: LikenessRules) -> list[str]:
+def summary(paths: list[list[Row]], rules: SimilarityRules) -> list[str]:
     def gain(path: list[Row], row: Row) -> float:
         return fmean(row["dice"]) - fmean(path[0]["dice"])
 
@@ -74,12 +74,12 @@ def summary(paths: list[list[Row]], rules: LikenessRules) -> list[str]:
     ]
 
 
-def tried() -> Iterator[LikenessRules]:
+def tried() -> Iterator[SimilarityRules]:
     """Every charge with the bounds as they are, then every bound with the charge as it is."""
     for charge in CHARGES:
-        yield LikenessRules(charge)
+        yield SimilarityRules(charge)
     for folding, rougher in product(FOLDING, ROUGHER):
-        yield LikenessRules(folding=folding, rougher=rougher)
+        yield SimilarityRules(folding=folding, rougher=rougher)
 
 
 def table(lines: Iterable[Row]) -> str:

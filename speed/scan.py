@@ -39,7 +39,7 @@ STAGES = {
     "scantune.adaptation.gradients:ThreadedGradients.__call__": "steps",
     "scantune.adaptation.gradients:ReplayedGradients.__call__": "steps",
     "scantune.adaptation.sampling:WholeVolume.objective": "steps",
-    "scantune.adaptation.guard.stability:Scout.labels": "looks of the guard",
+    "scantune.adaptation.guard.stability:PerturbedSlices.labels": "looks of the guard",
     "scantune.scans.preprocess:Prepared.to_native": "resampling back",
     "scantune.scans.io:write_nifti": "writing segmentations",
     "scantune.adaptation.output_folder:OutputFolder.note": "manifest",

@@ -9,7 +9,7 @@ import scantune
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
 from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.guard.stability import Guard
+from scantune.adaptation.guard.stability import StabilityGuard
 from scantune.adaptation.scan_guard import ScanGuard
 from scantune.methods import OutputCache
 from scantune.prior.calibration import EnergyLevels
@@ -161,7 +161,7 @@ def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
 
 
 def test_a_rollback_returns_the_source(toy, monkeypatch):
-    monkeypatch.setattr(Guard, "decision", lambda _: Decision("rolled back", "because."))
+    monkeypatch.setattr(StabilityGuard, "decision", lambda _: Decision("rolled back", "because."))
     scan = toy_scan(106)[0] ** 2
     result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, device="cpu")
     assert result.decision.reason == "because."
@@ -237,7 +237,7 @@ def judged(monkeypatch, *actions):
         guard.best = look if action == "accepted" else guard.best
         return action
 
-    monkeypatch.setattr(Guard, "verdict", verdict)
+    monkeypatch.setattr(StabilityGuard, "verdict", verdict)
     return looks
 
 
@@ -296,7 +296,7 @@ def test_without_a_prior_the_guard_judges_all_the_same(toy):
 
 @pytest.mark.parametrize("gamma", [1.0, 1.5])
 def test_without_the_guard_nothing_is_skipped_or_stopped(gamma, toy, calibrated, monkeypatch):
-    monkeypatch.setattr(Guard, "verdict", lambda *_: pytest.fail("the guard was asked"))
+    monkeypatch.setattr(StabilityGuard, "verdict", lambda *_: pytest.fail("the guard was asked"))
     result = scantune.adapt(toy.network, toy_scan(100)[0] ** gamma, prior=calibrated, steps=6, guard=False)
     assert len(result.trace) == 7
     assert result.decision.action == "kept"

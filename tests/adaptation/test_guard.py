@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.guard.stability import Guard, Rules, StabilityReading
+from scantune.adaptation.guard.stability import StabilityGuard, StabilityRules, StabilityReading
 from scantune.adaptation.prediction import predict
 from scantune.adaptation.scan_guard import guard_scan
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, toy_scan
 
-RULES = Rules(charge=0.1, worst=0.5, patience=3, fall=0.5)
+RULES = StabilityRules(charge=0.1, worst=0.5, patience=3, fall=0.5)
 SITE = Calibration(EnergyLevels(0.05, 0.1, 1.0), torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.1]))
 
 
@@ -25,7 +25,7 @@ SOURCE = look(0.8)
 
 
 def verdicts(*looks, source=SOURCE, rules=RULES):
-    guard = Guard(source, rules)
+    guard = StabilityGuard(source, rules)
     return [guard.verdict(each) for each in looks]
 
 
@@ -38,7 +38,7 @@ def test_the_least_stable_structure_counts_as_much_as_all():
     """Of 0.9 and 0.7 the mean is 0.8, the least 0.7."""
     uneven = StabilityReading((0.9, 0.7), (1.0, 1.0), (60, 40))
     assert uneven.steadiness(RULES) == pytest.approx(0.75)
-    assert [uneven.steadiness(Rules(worst=share)) for share in (0, 1)] == pytest.approx([0.8, 0.7])
+    assert [uneven.steadiness(StabilityRules(worst=share)) for share in (0, 1)] == pytest.approx([0.8, 0.7])
     assert verdicts(uneven, source=look(0.76)) == ["refused"]
     assert verdicts(look(0.76), source=uneven) == ["accepted"]
 
@@ -47,7 +47,7 @@ def test_the_more_of_the_prediction_changes_the_stabler_it_must_become():
     """A fifth of the prediction changes, at a tenth: 0.02 is asked."""
     assert verdicts(look(0.819, agreement=0.8)) == ["refused"]
     assert verdicts(look(0.821, agreement=0.8)) == ["accepted"]
-    assert verdicts(look(0.821, agreement=0.8), rules=Rules(charge=0.15)) == ["refused"]
+    assert verdicts(look(0.821, agreement=0.8), rules=StabilityRules(charge=0.15)) == ["refused"]
 
 
 def test_later_steps_must_be_better_than_the_best_so_far():
@@ -82,9 +82,9 @@ def test_a_failed_prediction_may_change_wholly_if_scan_and_prediction_become_tho
         (usual, None, "refused"),
         (odd, TYPICAL, "refused"),
     ):
-        assert Guard(failed, RULES, SITE).verdict(step, energy) == verdict
-    assert Guard(failed, RULES).verdict(usual, TYPICAL) == "refused"
-    guard = Guard(failed, RULES, SITE)
+        assert StabilityGuard(failed, RULES, SITE).verdict(step, energy) == verdict
+    assert StabilityGuard(failed, RULES).verdict(usual, TYPICAL) == "refused"
+    guard = StabilityGuard(failed, RULES, SITE)
     guard.verdict(usual, TYPICAL)
     assert guard.decision().reason == "the source prediction had odd proportions, which became usual."
 
@@ -97,16 +97,16 @@ def test_usual_proportions_may_not_become_odd_however_stable():
         ((35, 65), (36, 64), "accepted"),
         ((35, 65), (34, 66), "refused"),
     ):
-        assert Guard(look(0.8, counts=source), RULES, SITE).verdict(look(0.9, counts=step)) == verdict
-    assert Guard(look(0.8), RULES).verdict(look(0.9, counts=(81, 19))) == "accepted"
+        assert StabilityGuard(look(0.8, counts=source), RULES, SITE).verdict(look(0.9, counts=step)) == verdict
+    assert StabilityGuard(look(0.8), RULES).verdict(look(0.9, counts=(81, 19))) == "accepted"
 
 
 def test_a_usual_prediction_needs_no_repair():
-    assert Guard(look(0.97), RULES, SITE).verdict(look(0.9, 0.1), TYPICAL) == "refused"
+    assert StabilityGuard(look(0.97), RULES, SITE).verdict(look(0.9, 0.1), TYPICAL) == "refused"
 
 
 def test_the_search_for_a_repair_has_patience_and_the_most_stable_repair_is_taken():
-    guard = Guard(look(0.97, counts=(5, 95)), RULES, SITE)
+    guard = StabilityGuard(look(0.97, counts=(5, 95)), RULES, SITE)
     assert {guard.verdict(look(0.5, 0.5, (5, 95)), SHIFTED) for _ in range(9)} == {"refused"}
     repairs = [guard.verdict(look(stability, 0.1), TYPICAL) for stability in (0.8, 0.7, 0.9)]
     assert repairs == ["accepted", "refused", "accepted"]
@@ -114,11 +114,11 @@ def test_the_search_for_a_repair_has_patience_and_the_most_stable_repair_is_take
 
 def test_of_one_structure_alone_the_energy_must_fall_too():
     source, step = StabilityReading((0.8,), (1.0,), (60,)), StabilityReading((0.9,), (0.95,), (50,))
-    assert Guard(source, RULES, energy=0.2).verdict(step, 0.09) == "accepted"
-    assert Guard(source, RULES, energy=0.2).verdict(step, 0.11) == "refused"
-    assert Guard(source, RULES, energy=0.2).verdict(step, None) == "accepted"
-    assert Guard(source, RULES).verdict(step, 0.11) == "accepted"
-    assert Guard(look(0.8), RULES, energy=0.2).verdict(look(0.9), 0.19) == "accepted"
+    assert StabilityGuard(source, RULES, energy=0.2).verdict(step, 0.09) == "accepted"
+    assert StabilityGuard(source, RULES, energy=0.2).verdict(step, 0.11) == "refused"
+    assert StabilityGuard(source, RULES, energy=0.2).verdict(step, None) == "accepted"
+    assert StabilityGuard(source, RULES).verdict(step, 0.11) == "accepted"
+    assert StabilityGuard(look(0.8), RULES, energy=0.2).verdict(look(0.9), 0.19) == "accepted"
 
 
 def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_know_it(toy):
@@ -127,7 +127,7 @@ def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_k
     before = predict(network, scan, SEGMENTATION, prior)
     watched = guard_scan(network, scan, before, prior)
     assert watched.measure_energy(network) == pytest.approx(before.energy)
-    unsure = replace(watched, guard=Guard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
+    unsure = replace(watched, guard=StabilityGuard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
     assert (unsure.verdict(network, None), unsure.verdict(network, 0.4 * before.energy)) == ("refused", "accepted")
     assert (
         guard_scan(toy.network, scan, predict(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).measure_energy
@@ -136,7 +136,7 @@ def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_k
 
 
 def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
-    guard = Guard(look(0.8), RULES)
+    guard = StabilityGuard(look(0.8), RULES)
     for each in (look(0.85, 0.95), look(0.9, 0.9), look(0.7, 0.2)):
         guard.verdict(each)
     decision = guard.decision()
@@ -149,7 +149,7 @@ def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
 
 
 def test_a_rollback_says_why():
-    nothing, worse, emptied = (Guard(look(0.8), RULES) for _ in range(3))
+    nothing, worse, emptied = (StabilityGuard(look(0.8), RULES) for _ in range(3))
     worse.verdict(look(0.7))
     emptied.verdict(look(1.0, 0.0, (0, 0)))
     reasons = [guard.decision().reason for guard in (nothing, worse, emptied)]

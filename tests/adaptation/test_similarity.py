@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import scantune
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
 from scantune.evaluation.metrics import dice
 from scantune.methods import METHODS, Instance
 from scantune.networks.diffeomorphism import folding_share, local_correlation, roughness
@@ -16,12 +16,12 @@ from scantune.tasks import TASKS
 from tests.conftest import toy_scan, with_heights
 from tests.scripts.test_scripts import script
 
-RULES = LikenessRules(charge=0.1, patience=2, folding=0.01, rougher=2.0, smooth=0.2)
+RULES = SimilarityRules(charge=0.1, patience=2, folding=0.01, rougher=2.0, smooth=0.2)
 SOURCE = SimilarityReading(0.2, 0.03, 0.5, 1.0, (60, 40))
 
 
 def verdicts(*looks, rules=RULES):
-    guard = LikenessGuard(SOURCE, rules)
+    guard = SimilarityGuard(SOURCE, rules)
     return [guard.verdict(each) for each in looks], guard.decision()
 
 
@@ -70,7 +70,7 @@ def test_a_source_without_a_deformation_may_get_a_smooth_one():
     still = replace(SOURCE, roughness=0.0)
     for roughness_after, verdict in ((0.19, "accepted"), (0.21, "refused")):
         step = replace(still, likeness=0.3, roughness=roughness_after)
-        assert LikenessGuard(still, RULES).verdict(step) == verdict
+        assert SimilarityGuard(still, RULES).verdict(step) == verdict
 
 
 def test_a_rollback_says_what_was_missing():
@@ -157,9 +157,9 @@ def test_rules_are_played_back_on_paths_as_the_guard_would_judge_them():
 
     path = [row(0, 0.7, 0.2), row(1, 0.75, 0.3), row(2, 0.9, 0.4, objective=5), row(3, 0.8, 0.5, 0.005)]
     rules = script("likeness_rules")
-    assert [rules.play(path, LikenessRules(folding=bound))["step"] for bound in (0.01, 0.001)] == [3, 1]
+    assert [rules.play(path, SimilarityRules(folding=bound))["step"] for bound in (0.01, 0.001)] == [3, 1]
     worse = [row(0, 0.7, 0.2), row(1, 0.6, 0.1)]
-    told = rules.summary([path, worse], LikenessRules(folding=0.01, rougher=2.0))
+    told = rules.summary([path, worse], SimilarityRules(folding=0.01, rougher=2.0))
     changes, free = (0.8 - 0.7, 0.0), (0.8 - 0.7, 0.6 - 0.7)
     expected = ["2", f"{fmean(changes):+.4f}", f"{fmean(free):+.4f}", "+0.0000", "1/1", "+5.0e-03", "1.00"]
     assert told == expected

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from scantune.adaptation.guard.stability import (
-    CHOSEN,
+    GUARD_PERTURBATIONS,
     PERTURBATIONS,
-    SLICES,
+    READ_SLICES,
     Perturbation,
-    Scout,
+    PerturbedSlices,
     agreements,
     stability,
 )
@@ -46,7 +46,7 @@ def pointwise(threshold):
 
 def test_a_network_that_looks_at_pixels_alone_is_unsure_only_of_brightness():
     images = torch.linspace(0, 1, 400).reshape(1, 1, 20, 20)
-    labels = Scout(images, TASK, tuple(PERTURBATIONS)).labels(pointwise(0.5))
+    labels = PerturbedSlices(images, TASK, tuple(PERTURBATIONS)).labels(pointwise(0.5))
     alone = dict(zip(PERTURBATIONS, (agreements(labels[0], other, 1)[0] for other in labels[1:]), strict=True))
     assert alone["mirrored"] == alone["moved"] == 1
     n, dark, bright = ((torch.linspace(0, 1, 400) > limit).sum() for limit in (0.5, 0.5 / 0.9, 0.5 / 1.1))
@@ -68,8 +68,8 @@ def test_agreement_is_monais_dice_and_perfect_where_neither_has_the_structure(rn
 @pytest.mark.parametrize("slices", [1, 3, 8, 30])
 def test_at_most_some_slices_are_looked_at_from_the_first_to_the_last(slices):
     images = torch.arange(slices).float().reshape(-1, 1, 1, 1)
-    seen = Scout.of(images, TASK).images.flatten().tolist()
-    assert len(seen) == min(slices, SLICES)
+    seen = PerturbedSlices.of(images, TASK).images.flatten().tolist()
+    assert len(seen) == min(slices, READ_SLICES)
     assert (seen[0], seen[-1]) == (0, slices - 1)
     assert seen == sorted(set(seen))
 
@@ -78,8 +78,8 @@ def test_at_most_some_slices_are_looked_at_from_the_first_to_the_last(slices):
 def test_however_many_slices_are_predicted_together_each_is_its_own_slices(at_once, toy, monkeypatch):
     monkeypatch.setattr("scantune.adaptation.guard.stability.together", lambda _images: at_once)
     images = toy_scan(141, slices=5)[0]
-    found = Scout(images, TASK).probabilities(toy.network)
-    changes = [Perturbation(lambda v: v, lambda v: v), *(PERTURBATIONS[name] for name in CHOSEN)]
+    found = PerturbedSlices(images, TASK).probabilities(toy.network)
+    changes = [Perturbation(lambda v: v, lambda v: v), *(PERTURBATIONS[name] for name in GUARD_PERTURBATIONS)]
     with torch.no_grad():
         expected = [change.back(toy.network(change.there(images)).softmax(1)) for change in changes]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -94,18 +94,18 @@ def test_a_gpu_gets_many_pixels_together_and_a_cpu_few_slices():
 
 def test_a_trained_network_is_stabler_on_scans_of_its_own_site(toy):
     def of(gamma):
-        return sum(stability(Scout.of(toy_scan(140)[0] ** gamma, TASK).labels(toy.network), 2)) / 2
+        return sum(stability(PerturbedSlices.of(toy_scan(140)[0] ** gamma, TASK).labels(toy.network), 2)) / 2
 
     assert of(1.0) > of(2.0) + 0.02
 
 
 def test_what_is_known_of_a_scan_as_it_is_is_not_predicted_again(toy):
-    scout = Scout.of(toy_scan(141, slices=5)[0], TASK)
+    scout = PerturbedSlices.of(toy_scan(141, slices=5)[0], TASK)
     expected, shown = scout.probabilities(toy.network), []
     handle = toy.network.register_forward_pre_hook(lambda _module, inputs: shown.append(len(inputs[0])))
     found = scout.probabilities(toy.network, expected[0])
     handle.remove()
-    assert sum(shown) == len(CHOSEN) * 5
+    assert sum(shown) == len(GUARD_PERTURBATIONS) * 5
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import scantune
 from scantune import AdaptableNetwork, InputError
-from scantune.adaptation.guard.stability import Guard
+from scantune.adaptation.guard.stability import StabilityGuard
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.methods import AE, ModelParts
 from scantune.methods.ae import VARIANTS, AutoencoderInputs, mean_errors, pull_to_identity, squared_errors
@@ -530,7 +530,7 @@ class TestMethod:
                 guard.best = look if verdict == "accepted" else None
                 return verdict
 
-            monkeypatch.setattr(Guard, "verdict", judge)
+            monkeypatch.setattr(StabilityGuard, "verdict", judge)
             judged = scantune.adapt(toy.network, scan, **settings)
             assert len(asked) > 1  # the start is judged too
             assert judged.decision.action == action

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import scantune
-from scantune.adaptation.guard.stability import Rules
+from scantune.adaptation.guard.stability import StabilityRules
 from scantune.adaptation.prediction import predict
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.volume import Volume
@@ -45,25 +45,25 @@ PATH = [row(0, 0.7, 5.0), row(1, 0.8, 4.0, 0.95), row(2, 0.9, 4.5, 0.99), row(3,
 
 
 def test_the_guard_is_played_back_on_the_steps_that_lower_the_objective(rules):
-    assert rules.play(line(*PATH), KNOWN, Rules()) == (1, 3, "kept")
-    assert rules.play(line(*PATH), KNOWN, Rules(patience=1)) == (1, 2, "kept")
-    assert rules.play(line(PATH[0], *PATH[3:]), KNOWN, Rules()) == (0, 2, "rolled back")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules()) == (1, 3, "kept")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules(patience=1)) == (1, 2, "kept")
+    assert rules.play(line(PATH[0], *PATH[3:]), KNOWN, StabilityRules()) == (0, 2, "rolled back")
 
 
 def test_a_typical_scan_is_skipped_and_a_typical_energy_ends_a_path(rules):
-    assert rules.play(line(*PATH, energy=0.019), KNOWN, Rules()) == (0, 0, "skipped")
-    assert rules.play(line(*PATH), KNOWN, Rules(), level=0.1) == (1, 1, "kept")
+    assert rules.play(line(*PATH, energy=0.019), KNOWN, StabilityRules()) == (0, 0, "skipped")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules(), level=0.1) == (1, 1, "kept")
 
 
 def test_of_the_papers_preset_the_end_alone_is_judged(rules):
-    assert rules.play(line(*PATH, run="entropy 1e-3"), KNOWN, Rules()) == (0, 1, "rolled back")
+    assert rules.play(line(*PATH, run="entropy 1e-3"), KNOWN, StabilityRules()) == (0, 1, "rolled back")
     better = line(*PATH[:2], run="entropy 1e-3", energy=0.001)
-    assert rules.play(better, KNOWN, Rules()) == (1, 1, "kept")
+    assert rules.play(better, KNOWN, StabilityRules()) == (1, 1, "kept")
 
 
 def test_the_summary_counts_harm_and_what_stays_improved(rules):
     lines = [line(*PATH), line(PATH[0], PATH[1]), line(PATH[0], *PATH[3:])]
-    played = [rules.play(each, KNOWN, Rules()) for each in lines]
+    played = [rules.play(each, KNOWN, StabilityRules()) for each in lines]
     told = rules.summary(lines, played)
     assert told == ["+0.0667", "-0.1000", "+0.000", "0", "2/3", "1/1", "2.0"]
 
@@ -119,7 +119,7 @@ def test_what_is_played_back_on_a_path_is_what_an_adaptation_does(toy, rules, ga
     told = line(*path) | {"energies": energies}
     anybody = Calibration(EnergyLevels(1e-6, 1e-6, 1.0), torch.tensor([0.5, 0.5]), torch.tensor([1e3, 1e3]))
     result = scantune.adapt(toy.network, scan.images, prior=toy.prior)
-    played = rules.play(told, anybody, Rules())
+    played = rules.play(told, anybody, StabilityRules())
     assert played.decision == result.decision.action
     assert (played.step, played.looks) == (result.facts["best_step"], result.facts["guard"]["looks"])
 

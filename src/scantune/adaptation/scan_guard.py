@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Decision, Judge, Verdict
-from scantune.adaptation.guard.similarity import LikenessGuard, LikenessRules, SimilarityReading
-from scantune.adaptation.guard.stability import Guard, Rules, Scout, StabilityReading
+from scantune.adaptation.guard.base import Decision, Guard, Verdict
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
+from scantune.adaptation.guard.stability import StabilityGuard, StabilityRules, PerturbedSlices, StabilityReading
 from scantune.adaptation.loop import StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.settings import Stop
@@ -41,7 +41,7 @@ class ScanGuard:
     """
 
     read: Callable[[nn.Module, Tensor | None], Any]
-    guard: Judge[Any]
+    guard: Guard[Any]
     level: float = -math.inf
     needless: str = ""
     measure_energy: Callable[[nn.Module], float | None] | None = None
@@ -109,18 +109,18 @@ def guard_scan(
     """
     endless = {"patience": sys.maxsize} if stop == "never" else {}
     if before.task.judged_by == "likeness":
-        return _by_similarity(source, volume, before, LikenessRules(**endless))
-    return _by_stability(source, volume, before, prior, Rules(**endless), stop)
+        return _by_similarity(source, volume, before, SimilarityRules(**endless))
+    return _by_stability(source, volume, before, prior, StabilityRules(**endless), stop)
 
 
-def _by_similarity(source: AdaptableNetwork, volume: Volume, before: Prediction, rules: LikenessRules) -> ScanGuard:
+def _by_similarity(source: AdaptableNetwork, volume: Volume, before: Prediction, rules: SimilarityRules) -> ScanGuard:
     """Return the guard of a registration. Typical scans are adapted too, since any deformation can be improved."""
     labels = before.labels
 
     def read(network: nn.Module, _output: Tensor | None = None) -> SimilarityReading:
         return SimilarityReading.of(network, volume, before.task, labels, before.structures, source.channels)
 
-    return ScanGuard(read, LikenessGuard(read(source), rules))
+    return ScanGuard(read, SimilarityGuard(read(source), rules))
 
 
 def _by_stability(
@@ -128,14 +128,14 @@ def _by_stability(
     volume: Volume,
     before: Prediction,
     prior: FieldOfExperts | None,
-    rules: Rules,
+    rules: StabilityRules,
     stop: Stop,
 ) -> ScanGuard:
     """Return the guard of a segmentation."""
-    scout = Scout.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
+    scout = PerturbedSlices.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
     labels = scout.labels(source, before.probabilities[list(scout.chosen)])
     known = None if prior is None else prior.calibration
-    guard = Guard(StabilityReading.at(labels, before.structures), rules, known, before.energy)
+    guard = StabilityGuard(StabilityReading.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
     if known is not None and before.energy is not None:
         level = known.typical if stop == "typical" else level

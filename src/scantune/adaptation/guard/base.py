@@ -26,7 +26,7 @@ class Decision:
     numbers: dict[str, float] = field(default_factory=dict)
 
 
-class Counted(Protocol):
+class Reading(Protocol):
     """Whatever else a look tells of a prediction, it tells how many pixels each structure has."""
 
     @property
@@ -34,10 +34,10 @@ class Counted(Protocol):
         """Pixels, by structure."""
 
 
-Seen = TypeVar("Seen", bound=Counted)
+ReadingT = TypeVar("ReadingT", bound=Reading)
 
 
-class Judge(ABC, Generic[Seen]):
+class Guard(ABC, Generic[ReadingT]):
     """Judges the steps of one adaptation, in order: what is asked of a step depends on the measure.
 
     Args:
@@ -45,12 +45,12 @@ class Judge(ABC, Generic[Seen]):
         patience: After so many looks without a better one the run ends.
     """
 
-    def __init__(self, source: Seen, patience: int) -> None:
+    def __init__(self, source: ReadingT, patience: int) -> None:
         self.source, self.patience = source, patience
-        self.best: Seen | None = None
+        self.best: ReadingT | None = None
         self.looks, self.without, self.emptied = 0, 0, False
 
-    def verdict(self, look: Seen, energy: float | None = None) -> Verdict:
+    def verdict(self, look: ReadingT, energy: float | None = None) -> Verdict:
         """On the next step, with its FoE-CNN energy."""
         self.looks += 1
         lost = self.lost(look)
@@ -61,7 +61,7 @@ class Judge(ABC, Generic[Seen]):
         self.without += 1
         return "strayed" if self.without >= self.patience else "refused"
 
-    def lost(self, look: Seen) -> bool:
+    def lost(self, look: ReadingT) -> bool:
         """Whether a structure of the source prediction is gone, or there is none at all."""
         gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
         return gone or not any(look.counts)
@@ -78,11 +78,11 @@ class Judge(ABC, Generic[Seen]):
         return Decision("rolled back", self.missed(), numbers)
 
     @abstractmethod
-    def takes(self, look: Seen, energy: float | None) -> bool:
+    def takes(self, look: ReadingT, energy: float | None) -> bool:
         """Whether a step is the best so far; later ones have to be better than it then."""
 
     @abstractmethod
-    def gained(self, best: Seen) -> str:
+    def gained(self, best: ReadingT) -> str:
         """Why the best step is kept, as a sentence."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Judge
+from scantune.adaptation.guard.base import Guard
 from scantune.adaptation.guard.stability import agreements
 from scantune.methods.instance import atlas_correlation
 from scantune.networks.diffeomorphism import jacobian_determinant, spatial_gradients
@@ -17,7 +17,7 @@ from scantune.tasks import Task
 
 
 @dataclass(frozen=True)
-class LikenessRules:
+class SimilarityRules:
     """What the guard asks of a deformation; chosen on people that no result is reported of, as `guard.Rules` are."""
 
     charge: float = 0.1
@@ -83,12 +83,12 @@ class SimilarityReading:
         counts = tuple(structure_counts(labels, structures).tolist())
         return cls(alike / max(weight, 1.0), folds / pixels, squares / pixels, same, counts)
 
-    def score(self, rules: LikenessRules) -> float:
+    def score(self, rules: SimilarityRules) -> float:
         """Likeness less what the change from the source costs."""
         return self.likeness - rules.charge * (1 - self.agreement)
 
 
-class LikenessGuard(Judge[SimilarityReading]):
+class SimilarityGuard(Guard[SimilarityReading]):
     """Judges steps by how far the warped atlas looks like the scan.
 
     A deformation that is optimised for one scan is no stabler than before under changes of that scan, however much
@@ -100,8 +100,8 @@ class LikenessGuard(Judge[SimilarityReading]):
         rules: What is asked of a step.
     """
 
-    def __init__(self, source: SimilarityReading, rules: LikenessRules | None = None) -> None:
-        self.rules = rules or LikenessRules()
+    def __init__(self, source: SimilarityReading, rules: SimilarityRules | None = None) -> None:
+        self.rules = rules or SimilarityRules()
         super().__init__(source, self.rules.patience)
         self.crumpled = False
 

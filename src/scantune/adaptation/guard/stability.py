@@ -8,7 +8,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Judge
+from scantune.adaptation.guard.base import Guard
 from scantune.prior.calibration import Calibration, structure_counts
 from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import batch_size
@@ -47,15 +47,15 @@ PERTURBATIONS: dict[str, Perturbation] = {
 }
 """By name."""
 
-CHOSEN = ("mirrored", "darker", "brighter")
+GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
 """Those by which the guard looks, chosen by `scripts/guard_rules.py`."""
 
-SLICES = 8
+READ_SLICES = 8
 """The most slices that are looked at, evenly spaced: a look is to cost less than a step."""
 
 
 @dataclass(frozen=True)
-class Scout:
+class PerturbedSlices:
     """Looks at what a network makes of some slices of a scan, as they are and perturbed.
 
     Args:
@@ -69,7 +69,7 @@ class Scout:
 
     images: Tensor
     task: Task
-    names: Sequence[str] = CHOSEN
+    names: Sequence[str] = GUARD_PERTURBATIONS
     channels: int | None = None
     threads: Threads | None = None
     chosen: Sequence[int] = ()
@@ -79,13 +79,13 @@ class Scout:
         cls,
         images: Tensor,
         task: Task,
-        names: Sequence[str] = CHOSEN,
+        names: Sequence[str] = GUARD_PERTURBATIONS,
         channels: int | None = None,
         threads: Threads | None = None,
-    ) -> "Scout":
-        """Of at most `SLICES` slices of a scan."""
+    ) -> "PerturbedSlices":
+        """Of at most `READ_SLICES` slices of a scan."""
         number = len(images)
-        chosen = torch.linspace(0, number - 1, min(SLICES, number)).round().long()
+        chosen = torch.linspace(0, number - 1, min(READ_SLICES, number)).round().long()
         return cls(images[chosen.to(images.device)], task, names, channels, threads, chosen.tolist())
 
     @torch.no_grad()
@@ -135,7 +135,7 @@ def stability(labels: Sequence[Tensor], structures: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Rules:
+class StabilityRules:
     """What the guard asks of a step; chosen on people that no result is reported of, by `scripts/guard_rules.py`."""
 
     charge: float = 0.05
@@ -179,16 +179,16 @@ class StabilityReading:
             tuple(structure_counts(own, structures).tolist()),
         )
 
-    def steadiness(self, rules: Rules) -> float:
+    def steadiness(self, rules: StabilityRules) -> float:
         """Stability of all structures, among which the least stable one counts more."""
         return (1 - rules.worst) * fmean(self.stability) + rules.worst * min(self.stability)
 
-    def score(self, rules: Rules) -> float:
+    def score(self, rules: StabilityRules) -> float:
         """Stability less what the change from the source costs."""
         return self.steadiness(rules) - rules.charge * (1 - fmean(self.agreement))
 
 
-class Guard(Judge[StabilityReading]):
+class StabilityGuard(Guard[StabilityReading]):
     """Judges steps by the stability of the prediction.
 
     Matching statistics, or growing confident, can go on while the prediction falls apart. What tells without labels is
@@ -207,11 +207,11 @@ class Guard(Judge[StabilityReading]):
     def __init__(
         self,
         source: StabilityReading,
-        rules: Rules | None = None,
+        rules: StabilityRules | None = None,
         calibration: Calibration | None = None,
         energy: float | None = None,
     ) -> None:
-        self.rules, self.calibration, self.energy = rules or Rules(), calibration, energy
+        self.rules, self.calibration, self.energy = rules or StabilityRules(), calibration, energy
         self.failed = self.oddness(source) > self.rules.failed
         # What has failed may be searched to the end for a repair.
         super().__init__(source, sys.maxsize if self.failed else self.rules.patience)
