@@ -6,8 +6,8 @@
     python scripts/guard_rules.py separation results/guard.csv >> results/guard.md
 
 A path holds every step of an unguarded adaptation, so that one run tells what the guard makes of it under any rules:
-`scantune.guard.StabilityGuard` itself judges the looks, in order. MODELS is a folder with NAME.safetensors, as the paths' lines
-name them. Rules are chosen on validation people; of test people each path is played back once, by the rules of `StabilityRules`.
+`StabilityGuard` itself judges the readings, in order. MODELS is a folder with NAME.safetensors, as the paths' lines
+name them. Rules are chosen on validation people; of test people each path is played back once, by `StabilityRules`.
 """
 
 import argparse
@@ -23,7 +23,13 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 import scantune
-from scantune.adaptation.guard.stability import GUARD_PERTURBATIONS, PERTURBATIONS, StabilityGuard, StabilityRules, StabilityReading
+from scantune.adaptation.guard.stability import (
+    GUARD_PERTURBATIONS,
+    PERTURBATIONS,
+    StabilityGuard,
+    StabilityReading,
+    StabilityRules,
+)
 from scantune.prior.calibration import Calibration
 
 DEFAULT = "foe-cnn-pca"
@@ -70,7 +76,13 @@ def lowest(path: list[Row]) -> Row:
     return min((row for row in path if row["valid"]), key=lambda row: row["smoothed"], default=path[0])
 
 
-def play(line: Row, known: Calibration, rules: StabilityRules, names: Sequence[str] = GUARD_PERTURBATIONS, level: float = -1.0) -> Played:
+def play(
+    line: Row,
+    known: Calibration,
+    rules: StabilityRules,
+    names: Sequence[str] = GUARD_PERTURBATIONS,
+    level: float = -1.0,
+) -> Played:
     """Plays the guard back; `level` is the energy at which a run has arrived."""
     path = line["path"]
     end_alone = line["run"] in ENDS

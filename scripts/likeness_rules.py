@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from scantune.adaptation.guard.base import Guard
-from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityReading, SimilarityRules
 
 Row = dict[str, Any]
 CHARGES, FOLDING, ROUGHER = (0.0, 0.05, 0.1, 0.2, 0.4), (1e-4, 1e-3, 1.0), (1.5, 3.0, 1e9)

@@ -13,7 +13,7 @@ from scan import model_file, simulated
 import scantune
 from scantune import kernels
 from scantune.adaptation.batch import adapt_scans
-from scantune.adaptation.outcomes import Outcome, ScanObserver
+from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.config.settings import TrainSettings
 from scantune.training import trainer

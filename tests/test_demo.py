@@ -12,8 +12,8 @@ from sklearn.metrics import f1_score
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.adaptation.guard.base import Decision
-from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.scan_guard import ScanGuard
+from scantune.adaptation.scan_run import ScanObserver
 from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError

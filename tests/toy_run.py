@@ -4,8 +4,8 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
 from scantune.scans.files import write_whole

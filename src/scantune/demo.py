@@ -9,8 +9,8 @@ from statistics import fmean
 
 from scantune.adaptation.adapt import PRESETS, adapt
 from scantune.adaptation.figure import case_figure
-from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.result import Result
+from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import Preset
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from scantune.adaptation.batch import adapt_scans, name_scans
-from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.scan_run import ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.scans.files import require_writable

@@ -57,7 +57,10 @@ def test_threads_predict_and_look_as_one_does(toy, cores):
     assert alone is None and abreast is not None and abreast.number == cores
     torch.testing.assert_close(two.probabilities, one.probabilities, rtol=1e-4, atol=1e-5)
     assert two.energies["cnn"] == pytest.approx(one.energies["cnn"], rel=1e-5)
-    looks = [PerturbedSlices(images, Segmentation(), threads=threads).probabilities(toy.network) for threads in (alone, abreast)]
+    looks = [
+        PerturbedSlices(images, Segmentation(), threads=threads).probabilities(toy.network)
+        for threads in (alone, abreast)
+    ]
     torch.testing.assert_close(looks[1], looks[0], rtol=1e-4, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.guard.stability import StabilityGuard, StabilityRules, StabilityReading
+from scantune.adaptation.guard.stability import StabilityGuard, StabilityReading, StabilityRules
 from scantune.adaptation.prediction import predict
 from scantune.adaptation.scan_guard import guard_scan
 from scantune.prior.calibration import Calibration, EnergyLevels
@@ -127,7 +127,9 @@ def test_of_one_structure_alone_the_energy_is_measured_where_a_method_does_not_k
     before = predict(network, scan, SEGMENTATION, prior)
     watched = guard_scan(network, scan, before, prior)
     assert watched.measure_energy(network) == pytest.approx(before.energy)
-    unsure = replace(watched, guard=StabilityGuard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy))
+    unsure = replace(
+        watched, guard=StabilityGuard(StabilityReading((-1.0,), (1.0,), (0,)), RULES, energy=before.energy)
+    )
     assert (unsure.verdict(network, None), unsure.verdict(network, 0.4 * before.energy)) == ("refused", "accepted")
     assert (
         guard_scan(toy.network, scan, predict(toy.network, scan, SEGMENTATION, toy.prior), toy.prior).measure_energy

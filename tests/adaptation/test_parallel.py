@@ -11,9 +11,9 @@ import torch
 
 from scantune import Model
 from scantune.adaptation.batch import adapt_scans
-from scantune.adaptation.outcomes import ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import choose_workers, side_by_side
+from scantune.adaptation.scan_run import ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
 from scantune.scans.manifest import read_manifest

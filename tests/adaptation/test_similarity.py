@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import scantune
-from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityReading, SimilarityRules
 from scantune.evaluation.metrics import dice
 from scantune.methods import METHODS, Instance
 from scantune.networks.diffeomorphism import folding_share, local_correlation, roughness

@@ -76,7 +76,7 @@ def test_at_most_some_slices_are_looked_at_from_the_first_to_the_last(slices):
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_however_many_slices_are_predicted_together_each_is_its_own_slices(at_once, toy, monkeypatch):
-    monkeypatch.setattr("scantune.adaptation.guard.stability.together", lambda _images: at_once)
+    monkeypatch.setattr("scantune.adaptation.guard.stability.batch_size", lambda _images: at_once)
     images = toy_scan(141, slices=5)[0]
     found = PerturbedSlices(images, TASK).probabilities(toy.network)
     changes = [Perturbation(lambda v: v, lambda v: v), *(PERTURBATIONS[name] for name in GUARD_PERTURBATIONS)]

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
-from scantune.adaptation.outcomes import Outcome
-from scantune.cli.adapt_display import Display, expected_seconds, outcome_table
+from scantune.adaptation.scan_run import Outcome
+from scantune.cli.adapt import BY_TASK, Adapt, Display, expected_seconds, outcome_table
 from scantune.cli.console import console, duration
 from scantune.cli.evaluate import parse_labels
-from scantune.cli.main import BY_TASK, COMMANDS, Adapt, main
+from scantune.cli.main import COMMANDS, main
 from scantune.errors import InputError
 from scantune.methods import METHODS
 from scantune.scans.preprocess import Preprocessing

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from scantune.adaptation.outcomes import Outcome
-from scantune.cli.adapt_display import Display, outcome_table
+from scantune.adaptation.scan_run import Outcome
+from scantune.cli.adapt import Display, outcome_table
 from scantune.cli.console import console, listed
 from scantune.cli.training_display import TrainingDisplay
 from scantune.training.autoencoders import AutoencoderTraining

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from scantune.adaptation.outcomes import Outcome, ScanObserver
-from scantune.adaptation.scan_run import ScanRun
+from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
 from scantune.errors import InputError
 from scantune.runtime.processes import (
     ProcessPool,

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Decision, Guard, Verdict
-from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityRules, SimilarityReading
-from scantune.adaptation.guard.stability import StabilityGuard, StabilityRules, PerturbedSlices, StabilityReading
+from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityReading, SimilarityRules
+from scantune.adaptation.guard.stability import PerturbedSlices, StabilityGuard, StabilityReading, StabilityRules
 from scantune.adaptation.loop import StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.settings import Stop
@@ -132,8 +132,9 @@ def _by_stability(
     stop: Stop,
 ) -> ScanGuard:
     """Return the guard of a segmentation."""
-    scout = PerturbedSlices.of(volume.images, before.task, channels=source.channels, threads=threads_for(source, volume.images))
-    labels = scout.labels(source, before.probabilities[list(scout.chosen)])
+    threads = threads_for(source, volume.images)
+    perturbed = PerturbedSlices.of(volume.images, before.task, channels=source.channels, threads=threads)
+    labels = perturbed.labels(source, before.probabilities[list(perturbed.chosen)])
     known = None if prior is None else prior.calibration
     guard = StabilityGuard(StabilityReading.at(labels, before.structures), rules, known, before.energy)
     level, needless = -math.inf, ""
@@ -148,9 +149,9 @@ def _by_stability(
 
     def read(network: nn.Module, output: Tensor | None = None) -> StabilityReading:
         own = None if output is None else before.task.probabilities(output).float()
-        return StabilityReading.at(scout.labels(network, own), before.structures, labels[0])
+        return StabilityReading.at(perturbed.labels(network, own), before.structures, labels[0])
 
-    return ScanGuard(read, guard, level, needless, measure_energy, scout.chosen)
+    return ScanGuard(read, guard, level, needless, measure_energy, perturbed.chosen)
 
 
 def _energy(network: nn.Module, volume: Volume, task: Task, prior: FieldOfExperts | None) -> float | None:

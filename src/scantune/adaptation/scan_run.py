@@ -1,4 +1,4 @@
-"""A run over scans: what they share, how one of them is adapted to, and what is written of it.
+"""A run over scans: what they share, the outcome of each, and the observer of the progress.
 
 Nothing heavy is imported at the top, so that a mistyped path is told at once.
 """
@@ -6,14 +6,13 @@ Nothing heavy is imported at the top, so that a mistyped path is told at once.
 import hashlib
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from scantune import __version__
-from scantune.adaptation.outcomes import Outcome, ScanObserver
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, describe_error
@@ -26,6 +25,45 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FAILED: ManifestEntry = {"status": "failed", "decision": "failed"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one scan in a run.
+
+    Attributes:
+        name: Name of the scan.
+        status: `already done` if an earlier run did the work.
+        entry: Entry of the manifest: decision, reason, energies, volumes, outputs, ...
+    """
+
+    name: str
+    status: Literal["done", "already done", "failed"]
+    entry: ManifestEntry
+
+    @property
+    def is_bad_input(self) -> bool:
+        """Return whether the run failed because of the scan itself."""
+        return self.status == "failed" and "traceback" not in self.entry
+
+
+class ScanObserver:
+    """Observer of a run over scans. This base class ignores every event."""
+
+    def begin(self, names: Sequence[str], at_once: int = 1) -> None:
+        """Receive the names of the scans to adapt, without those already done, and how many are adapted at once."""
+
+    def start(self, name: str) -> None:
+        """Receive the name of a scan whose work begins."""
+
+    def step(self, name: str, step: int, steps: int) -> None:
+        """Receive the number of a step of a scan that is done."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Receive the outcome of a scan."""
+
+    def remark(self, sentence: str) -> None:
+        """Receive a remark on the whole run that stops no scan."""
 
 
 @dataclass(frozen=True)

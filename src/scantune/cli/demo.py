@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import arg
 
-from scantune.adaptation.outcomes import Outcome
-from scantune.cli.adapt_display import STYLES, Display
+from scantune.adaptation.scan_run import Outcome
+from scantune.cli.adapt import STYLES, Display
 from scantune.cli.console import console, duration, say
 
 if TYPE_CHECKING:

@@ -1,0 +1,260 @@
+"""The command `adapt`: its options, the progress it shows, and the table of outcomes."""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional, arg
+
+from scantune.adaptation.batch import adapt_scans
+from scantune.adaptation.brain_masks import masks_of
+from scantune.adaptation.scan_run import Outcome, ScanObserver
+from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
+from scantune.cli.console import ScanBar, console, duration, say
+from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain
+from scantune.cli.train import Flag
+from scantune.scans.names import find_scans
+
+BY_TASK = "foe-cnn-pca; of registrations instance"
+"""The methods of `Task.method`, which would take long to import."""
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Adapt a model to each scan, and segment it on the scan's own grid."""
+
+    scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
+    """Image files (NIfTI, MetaImage, NRRD, ...), folders of images, or folders with one DICOM series."""
+    model: Annotated[str, arg(metavar="MODEL")]
+    """A model file, or the name of a model that comes with scantune, such as brain."""
+    out: Annotated[Path, arg(metavar="FOLDER")]
+    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
+    NAME_page.html to look at, manifest.json. What is done is skipped."""
+    brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
+    """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
+    pattern of files beside them, such as '*_mask.nii.gz'."""
+    method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=f"(default: {BY_TASK})")] = None
+    """foe-cnn-pca: match the training scans' statistics of features and patches;
+    foe-cnn: of features alone;
+    entropy: make predictions confident;
+    dae: make predictions plausible, by a denoising autoencoder;
+    ae: make image and prediction familiar, by autoencoders;
+    batchnorm: take the scan's own norm statistics;
+    instance: bend an atlas until it looks like the scan (registration only);
+    source: adapt nothing."""
+    options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
+    """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
+    preset: Annotated[Preset, arg(metavar="|".join(PRESET_NAMES))] = AdaptSettings.preset
+    """How long to look for the best match: fast takes few exact steps, paper follows the publication, converged gets as
+    far as paper in tens of exact steps."""
+    steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
+    """The number of steps per scan."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = AdaptSettings.device
+    """Where to compute; auto takes a GPU where there is one."""
+    seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
+    """Fixes every random choice."""
+    stop: Annotated[Stop, arg(metavar="stable|typical|never")] = AdaptSettings.stop
+    """When fast ends early: where predictions no longer get better, also where the scan is typical, or never."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
+    """Processes that adapt to scans side by side; results are the same."""
+    site: Flag = False
+    """The scans are of one site: each starts where the last good adaptation ended."""
+    no_guard: Flag = False
+    """Keep every adaptation. By default one that does not make the prediction more stable, or the warped atlas more
+    like the scan, is rolled back."""
+    no_page: Flag = False
+    """Leave out the pages."""
+    overwrite: Flag = False
+    """Adapt again to scans that are done, and replace files that scantune did not make."""
+    strict: Flag = False
+    """Exit with code 3 when a scan was rolled back, as when one failed."""
+
+    def run(self) -> int:
+        """Adapt to all scans, then show what became of them."""
+        scans = find_scans(self.scans)
+        masks = masks_of(scans, self.brain_mask)
+        settings = AdaptSettings(
+            method=self.method,
+            preset=self.preset,
+            steps=self.steps,
+            guard=not self.no_guard,
+            device=self.device,
+            seed=self.seed,
+            options=self._options(),
+            stop=self.stop,
+            site=self.site,
+        )
+        with Display(console(stderr=True)) as display:
+            outcomes = adapt_scans(
+                scans,
+                self.model,
+                self.out,
+                settings,
+                overwrite=self.overwrite,
+                pages=not self.no_page,
+                workers=self.workers,
+                observer=display,
+                brain_masks=masks,
+            )
+        self._show(outcomes)
+        return self._exit_code(outcomes)
+
+    def _options(self) -> dict[str, Any]:
+        if not self.options:
+            return {}
+        from scantune.config.assignments import table_from_assignments
+        from scantune.methods import find_method
+        from scantune.model.model import load
+
+        method = load(self.model).task.method if self.method is None else self.method
+        return table_from_assignments(find_method(method).Options, self.options, "--options")
+
+    def _show(self, outcomes: Sequence[Outcome]) -> None:
+        failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+        if len(outcomes) == len(failed) == 1:
+            return complain(failed[0].entry["reason"])
+        screen = console()
+        screen.print(outcome_table(outcomes))
+        for outcome in outcomes:
+            if outcome.entry["decision"] == "rolled back":
+                say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
+            for remark in outcome.entry.get("remarks", ()):
+                say(screen, f"{outcome.name}: {remark}")
+            if "page_failure" in outcome.entry and not self.no_page:
+                say(screen, f"{outcome.name} is done, but has no page: {outcome.entry['page_failure']}")
+        if len(failed) < len(outcomes):
+            say(screen, f"Segmentations and manifest.json are in {self.out}.{self._where_to_look(outcomes)}")
+        if failed:
+            complain(f"{len(failed)} of {len(outcomes)} scans failed.")
+            for outcome in failed:
+                say(console(stderr=True), f"  {outcome.name}: {outcome.entry['reason']}")
+        return None
+
+    def _where_to_look(self, outcomes: Sequence[Outcome]) -> str:
+        from scantune.pages.index import INDEX, is_index
+
+        if self.no_page or not any("page" in outcome.entry.get("outputs", {}) for outcome in outcomes):
+            return ""
+        index = self.out / INDEX
+        return f" Look at them: {index if is_index(index) else self.out / '*_page.html'}"
+
+    def _exit_code(self, outcomes: Sequence[Outcome]) -> int:
+        if all(outcome.is_bad_input for outcome in outcomes):
+            return BAD_INPUT
+        rolled_back = any(outcome.entry["decision"] == "rolled back" for outcome in outcomes)
+        failed = any(outcome.status == "failed" for outcome in outcomes)
+        return SOME_FAILED if failed or (self.strict and rolled_back) else 0
+
+
+STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
+
+
+class Display(ScanBar, ScanObserver):
+    """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
+
+    def __init__(self, to: Console) -> None:
+        super().__init__(to, "Loading the model", "{task.fields[done]}")
+        self.estimated = False
+        self.marks: dict[str, list[float]] = {}
+        self.reached: dict[str, float] = {}
+        self.done = self.scans = self.at_once = 0
+
+    def begin(self, names: Sequence[str], at_once: int = 1) -> None:
+        """Start the bar."""
+        self.status.stop()
+        self.scans, self.at_once = len(names), at_once
+        if names:
+            self.bar = self.progress.add_task("", total=len(names), done=0)
+        if names and self.console.is_terminal:
+            self.progress.start()
+
+    def start(self, name: str) -> None:
+        """Name the scan."""
+        self.marks[name], self.reached[name] = [time.perf_counter()], 0.0
+        self._move(name)
+
+    def step(self, name: str, step: int, steps: int) -> None:
+        """Move the bar; after the first steps, tell how long the run will take."""
+        marks = self.marks[name]
+        marks.append(time.perf_counter())
+        self.reached[name] = step / steps
+        self._move(f"{name}, step {step} of {steps}")
+        if step == min(4, steps):
+            self._estimate(expected_seconds(marks, steps))
+
+    def end(self, outcome: Outcome) -> None:
+        """Count the scan, and tell at once when it failed."""
+        self.done += 1
+        begun = self.marks.pop(outcome.name)[0]
+        del self.reached[outcome.name]
+        self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), done=self.done)
+        if self.done < self.scans:
+            self._estimate(time.perf_counter() - begun)
+        if outcome.status == "failed" and self.scans > 1:
+            say(self.console, f"{outcome.name} failed.", style="red")
+
+    def _move(self, where: str) -> None:
+        others = f", and {len(self.reached) - 1} more" if len(self.reached) > 1 else ""
+        self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), description=where + others)
+
+    def remark(self, sentence: str) -> None:
+        """Tell it."""
+        say(self.console, sentence, style="yellow")
+
+    def _estimate(self, each: float) -> None:
+        """Tell how long the run will take, from the seconds of one scan."""
+        if not self.estimated:
+            scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"
+            side_by_side = f", {self.at_once} at once" if self.at_once > 1 else ""
+            seconds = each * math.ceil(self.scans / self.at_once)
+            say(
+                self.console,
+                f"{scans} to adapt to{side_by_side}: about {duration(seconds)}, measured on the first steps.",
+            )
+        self.estimated = True
+
+
+def expected_seconds(marks: Sequence[float], steps: int) -> float:
+    """Return the time that a scan will take.
+
+    Args:
+        marks: When the scan was begun, and when each of its first steps was done, in seconds.
+        steps: How many steps there will be.
+    """
+    first = marks[1] - marks[0]
+    each = (marks[-1] - marks[1]) / (len(marks) - 2) if len(marks) > 2 else first
+    return first + (steps - 1) * each
+
+
+def outcome_table(outcomes: Iterable[Outcome]) -> Table:
+    """Lay out what became of each scan."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("Scan", overflow="fold")
+    for title in ("Energy in nats", "It was", "Decision"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("Time", justify="right", no_wrap=True)
+    for outcome in outcomes:
+        entry = outcome.entry
+        decision = str(entry["decision"])
+        before, after = entry.get("energy_before"), entry.get("energy_after")
+        table.add_row(
+            outcome.name,
+            "-" if before is None or after is None else f"{before:.4f} -> {after:.4f}",
+            str(entry.get("reading_before", "-")),
+            Text(decision, style=STYLES.get(decision, "")),
+            _time(outcome),
+        )
+    return table
+
+
+def _time(outcome: Outcome) -> str:
+    if outcome.status == "already done":
+        return "earlier run"
+    return f"{outcome.entry['seconds']:.1f} s" if "seconds" in outcome.entry else "-"
