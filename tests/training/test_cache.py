@@ -94,7 +94,7 @@ def test_everything_that_decides_how_a_case_looks_is_in_its_name(entries, monkey
     keys.add(case_key(entry, SMALL))
     labels(entry.layers[0].path, (0, 2))
     keys.add(case_key(entry, SMALL))
-    monkeypatch.setattr(casecache, "VERSION", casecache.CACHE_VERSION + 1)
+    monkeypatch.setattr(casecache, "CACHE_VERSION", casecache.CACHE_VERSION + 1)
     keys.add(case_key(entry, SMALL))
     assert len(keys) == 8
     assert case_key(dataclasses.replace(entry, name="x", subject="y", site="z"), SMALL) in keys

@@ -19,7 +19,7 @@ from scantune.evaluation import metrics
 from scantune.scans import tensors as tensorfile
 from scantune.scans.tensors import read_tensors
 from scantune.training.augment import Augmentation
-from scantune.training.checkpoint import FORMAT
+from scantune.training.checkpoint import CHECKPOINT_FORMAT
 from scantune.training.examples import Example, SliceOrder, stream_seed
 from scantune.training.segmentation import train_network, validation_dice
 
@@ -318,7 +318,7 @@ def test_other_scans_another_network_or_no_checkpoint_at_all_are_refused(tmp_pat
     with pytest.raises(InputError, match=r"run\.safetensors"):
         run(settings, checkpoint=path)
     tensorfile.write_tensors(path, {"a": torch.zeros(1)}, {"format": "a model"})
-    with pytest.raises(InputError, match=FORMAT):
+    with pytest.raises(InputError, match=CHECKPOINT_FORMAT):
         run(settings, checkpoint=path)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError, error_message
-from scantune.model.schema import FORMAT, read_record, require_finite, require_shapes
+from scantune.model.schema import MODEL_FORMAT, read_record, require_finite, require_shapes
 from scantune.networks import ARCHITECTURES, HELPERS, Helper
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.scans.preprocess import Preprocessing
@@ -54,7 +54,7 @@ class Model:
     def record(self) -> dict[str, Any]:
         """Everything but the tensors, as JSON."""
         return {
-            "format": FORMAT,
+            "format": MODEL_FORMAT,
             "task": task_record(self.task),
             "architecture": self.architecture,
             "labels": self.labels,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
 
-FORMAT = 1
+MODEL_FORMAT = 1
 """Version of the file's layout; a reader refuses newer ones."""
 
 JsonTable = dict[str, object]
@@ -54,8 +54,10 @@ def read_record(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise InputError(
             f"{path} holds tensors but no scantune record; expected a model file written by scantune."
         ) from error
-    if version > FORMAT:
-        raise InputError(f"{path} has format {version}, this scantune reads up to {FORMAT}; install a newer scantune.")
+    if version > MODEL_FORMAT:
+        raise InputError(
+            f"{path} has format {version}, this scantune reads up to {MODEL_FORMAT}; install a newer scantune."
+        )
     _check(RecordLayout, record, f"the record of {path}")
     if record["prior"] is not None:
         _check(PriorRecordLayout, record["prior"], f"the prior's record in {path}")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scantune.errors import InputError
 from scantune.scans.tensors import read_tensors, write_tensors
 
-FORMAT = "scantune training run, version 2"
+CHECKPOINT_FORMAT = "scantune training run, version 2"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RunState:
         }
         # A copy of each tensor: tied weights share memory, which the format refuses.
         separate = {name: value.detach().clone() for name, value in tensors.items()}
-        write_tensors(path, separate, {"format": FORMAT, "run": json.dumps(record)})
+        write_tensors(path, separate, {"format": CHECKPOINT_FORMAT, "run": json.dumps(record)})
 
     def restore(self, path: Path, identity: Mapping[str, Any]) -> None:
         """Restore the state of a checkpoint.
@@ -116,9 +116,9 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, metadata = read_tensors(path)
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") != CHECKPOINT_FORMAT:
         raise InputError(
-            f"{path} is not a checkpoint of this version of scantune (expected {FORMAT!r}, got "
+            f"{path} is not a checkpoint of this version of scantune (expected {CHECKPOINT_FORMAT!r}, got "
             f"{metadata.get('format')!r}); choose another checkpoint file."
         )
     return tensors, json.loads(metadata["run"])
