@@ -785,7 +785,7 @@ class TestCommand:
         [
             (["nowhere"], "nowhere does not exist"),
             (["one.csv", "two.csv"], "needs --out"),
-            (["one.csv", "--model", "brain"], "needs both --model and --scan"),
+            (["one.csv", "--model", "brain"], "needs --model and --scan"),
         ],
     )
     def test_mistakes_are_told_in_a_sentence(self, words, told, capsys):

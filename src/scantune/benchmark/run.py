@@ -16,7 +16,7 @@ from scantune.evaluation.rows import ROWS_FILE, ScoreRow, read_rows, write_parqu
 from scantune.scans.files import require_writable, write_text
 
 POLL_SECONDS = 0.5
-"""Seconds between two looks at how far running jobs are."""
+"""Seconds between two checks of the progress of running jobs."""
 
 
 class BenchObserver:
@@ -73,7 +73,7 @@ def bench(
         out: The bench folder; see `scantune.store`.
         engine: Makes the engine that runs the jobs; None only collects the rows of those that are done.
         selection: Which part of the experiment to run; rows of all parts are collected.
-        observer: Is told about the progress.
+        observer: Receives the progress.
 
     Raises:
         InputError: The run cannot begin: unknown rows or centres, scans that are not there, ...
@@ -147,8 +147,8 @@ class JobScheduler:
     Args:
         store: Where finished jobs are, and go to.
         ledger: Is written anew whenever there are further rows.
-        observer: Is told about the progress.
-        summary: Is told what became of the jobs.
+        observer: Receives the progress.
+        summary: Receives the outcome of the jobs.
     """
 
     def __init__(self, store: Store, ledger: RowCollector, observer: BenchObserver, summary: BenchSummary) -> None:

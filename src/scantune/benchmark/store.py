@@ -44,8 +44,8 @@ class Store:
             require_writable(folder)
         for left in self.running.glob("*.new"):
             shutil.rmtree(left, ignore_errors=True)
-        for told in self.running.glob("*.json"):
-            told.unlink(missing_ok=True)
+        for note in self.running.glob("*.json"):
+            note.unlink(missing_ok=True)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -100,10 +100,10 @@ class Store:
 
     def progress(self) -> dict[str, dict[str, Any]]:
         """Return the progress of running jobs, by key."""
-        told = {}
+        progress = {}
         for path in self.running.glob("[0-9a-f]*.json"):
             try:
-                told[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+                progress[path.stem] = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):  # just gone
                 continue
-        return told
+        return progress

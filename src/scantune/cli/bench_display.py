@@ -86,10 +86,10 @@ class BenchDisplay(BenchObserver):
         return max(work, 0.0) / max(len(self.running), 1)
 
     def _jobs(self, store: Store) -> list[Text]:
-        told = store.progress()
+        progress = store.progress()
         lines = []
         for key, (job, since) in list(self.running.items())[:20]:
-            at = told.get(key, {})
+            at = progress.get(key, {})
             steps = f", {at['done']} of {at['steps']}" if at.get("steps") else ""
             lines.append(Text(f"  {job.title}{steps}, {duration(time.monotonic() - since)}", style="dim"))
         return lines

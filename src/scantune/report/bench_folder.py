@@ -42,11 +42,11 @@ class BenchFolder:
             return cls()
         try:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
-            told = tables.get("experiment", {})
+            table = tables.get("experiment", {})
             return cls(
-                told.get("score"),
-                tuple(told.get("methods", ())),
-                tuple(str(seed) for seed in told.get("seeds", ())),
+                table.get("score"),
+                tuple(table.get("methods", ())),
+                tuple(str(seed) for seed in table.get("seeds", ())),
                 _training(tables.get("data", {})),
                 len(list(place.glob("failed/*.txt"))),
             )

@@ -75,10 +75,10 @@ def _grounds(study: Study, missing: Sequence[str]) -> list[str]:
 
 def _simulated(study: Study) -> list[str]:
     sentences = []
-    for kind, told in ((True, "**Simulated** people, not patients"), (False, "Real people")):
+    for kind, description in ((True, "**Simulated** people, not patients"), (False, "Real people")):
         columns = [column for column in study.scores.columns if study.scores.simulated[column] is kind]
         if columns:
-            sentences.append(f"{told}: {_listed(columns)}.")
+            sentences.append(f"{description}: {_listed(columns)}.")
     return sentences
 
 
@@ -86,10 +86,10 @@ def _tiers(study: Study) -> list[str]:
     tiers = dict.fromkeys(column.tier for column in study.scores.columns if column.tier)
     if not tiers:
         return []
-    told = "; ".join(
+    description = "; ".join(
         f"{tier}: {_listed([column for column in study.scores.columns if column.tier == tier])}" for tier in tiers
     )
-    return [f"Tiers (as their experiments call them, never mixed in a number): {told}."]
+    return [f"Tiers (as their experiments call them, never mixed in a number): {description}."]
 
 
 def _finished(study: Study) -> str:
@@ -141,6 +141,6 @@ def _listed(columns: Iterable[SiteColumn]) -> str:
 
 
 def _shown(figure: Path) -> str:
-    kind = next((told for name, told in FIGURE_CAPTIONS.items() if figure.name.startswith(name)), figure.name)
-    part = figure.name
-    return f"![{kind}](figures/{figure.name}.png)\n\n*{kind} ({part}).*"
+    captions = [caption for name, caption in FIGURE_CAPTIONS.items() if figure.name.startswith(name)]
+    caption = captions[0] if captions else figure.name
+    return f"![{caption}](figures/{figure.name}.png)\n\n*{caption} ({figure.name}).*"

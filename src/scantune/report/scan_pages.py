@@ -101,13 +101,13 @@ def _left_out(count: int) -> list[str]:
 
 def _failures(folder: Path) -> list[str]:
     """The jobs that failed and are not done since, by the first two lines of what was noted; many are counted."""
-    told = []
+    failures = []
     for file in sorted((folder / "failed").glob("*.txt")):
         if not (folder / "jobs" / file.stem).is_dir():
             title, reason, *_ = [*file.read_text(encoding="utf-8", errors="replace").splitlines(), "", ""]
-            told.append(f"Failed: {title}: {reason} (failed/{file.name})")
-    more = len(told) - MAX_FAILURES_LISTED
-    return told if more <= 0 else [*told[:MAX_FAILURES_LISTED], f"Failed: {more} more, in failed/."]
+            failures.append(f"Failed: {title}: {reason} (failed/{file.name})")
+    more = len(failures) - MAX_FAILURES_LISTED
+    return failures if more <= 0 else [*failures[:MAX_FAILURES_LISTED], f"Failed: {more} more, in failed/."]
 
 
 def _show(row: ScoreRow, folder: Path, out: Path) -> tuple[IndexRow, str]:

@@ -84,8 +84,8 @@ def report(
     figures = _figures(study, folder, densities, say)
     say("pages")
     inside = [index.relative_to(folder) for index in _pages(places, folder)]
-    told = zip(places, plans, found, strict=True)
-    missing = [sentence for place, plan, own in told for sentence in plan.missing(place.name, own)]
+    folders = zip(places, plans, found, strict=True)
+    missing = [sentence for place, plan, own in folders for sentence in plan.missing(place.name, own)]
     text = report_page(study, places, tables, [figure.relative_to(folder) for figure in figures], inside, missing)
     write_text(folder / REPORT_FILE, text)
     return WrittenReport(folder / REPORT_FILE, tables, figures, study)
@@ -95,7 +95,7 @@ def default_folder(places: Sequence[Path]) -> Path:
     """Return the default folder of a report.
 
     Raises:
-        InputError: There are several places, so that it must be told.
+        InputError: There are several places, so that it has no default.
     """
     if len(places) != 1:
         raise InputError(f"A report of {len(places)} files or folders needs --out, the folder to write it to.")

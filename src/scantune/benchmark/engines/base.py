@@ -17,7 +17,7 @@ from scantune.benchmark.store import Store
 from scantune.errors import InputError
 
 MAX_RETRIES = 2
-"""How often a job is begun again whose worker died."""
+"""How often a job is repeated if its worker dies."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class EngineSettings:
     """The settings of every engine.
 
     Attributes:
-        workers: Jobs at a time; None leaves it to the engine.
-        threads: Threads of each.
-        device: Where they compute.
+        workers: Jobs at a time; None for the default of the engine.
+        threads: Threads of each job.
+        device: Device of the jobs.
     """
 
     workers: int | None = None
@@ -47,8 +47,8 @@ class JobOutcome:
 
     Attributes:
         key: The job's.
-        reason: Why it failed, as a sentence; empty where it did not.
-        details: What a developer wants to know of a failure.
+        reason: Why it failed, as a sentence; empty if it succeeded.
+        details: Traceback of a failure.
     """
 
     key: str

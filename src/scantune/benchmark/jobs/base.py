@@ -16,7 +16,7 @@ MODEL = "model.safetensors"
 """The file that every job about networks makes."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of steps that are done, and of all."""
+"""Callback that receives the number of finished steps and of all steps."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class JobEnvironment:
 
     Attributes:
         finished: Has a folder for each finished job, by its key.
-        running: Takes what a job needs to go on after an interruption.
+        running: Has the checkpoints of interrupted jobs.
         device: Where to compute.
     """
 
@@ -54,7 +54,7 @@ class Job(ABC):
 
     Attributes:
         title: What the job is called while it runs.
-        seed: Of everything random in it.
+        seed: Seed of everything random in it.
     """
 
     kind: ClassVar[str]

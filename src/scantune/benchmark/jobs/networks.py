@@ -23,7 +23,7 @@ class Training(Job):
     """Training of a network on the scans of a plan.
 
     Attributes:
-        plan: What to train on, and how; its seed is the job's.
+        plan: Scans and settings of the training; its seed is that of the job.
     """
 
     kind: ClassVar[str] = "train"

@@ -21,11 +21,11 @@ class DiceObserver:
 
     Attributes:
         name: The method.
-        model: What is adapted.
+        model: The model that is adapted.
         case: The scan with its reference.
-        structures: What is scored.
+        structures: Structures that are scored.
         score: The structure whose Dice is noted first.
-        steps: When to look; step 0 is where the run starts.
+        steps: Steps to score; step 0 is the start of the run.
     """
 
     name: str
@@ -47,7 +47,7 @@ class DiceObserver:
         class Watched(kind):  # type: ignore[valid-type, misc]
             def begin(self, step: int, volume: Volume, generator: torch.Generator) -> None:
                 super().begin(step, volume, generator)
-                # The first look counts: after a run, the objective of the source network may be asked for as step 0.
+                # The first score counts: after a run, the objective of the source network may be asked for as step 0.
                 if step in watcher.steps and step not in watcher.found:
                     seen = predict(self.network, volume, self.task, None)
                     labels = prepared.to_native(seen.probabilities)

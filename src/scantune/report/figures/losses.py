@@ -39,7 +39,7 @@ def _figure(dice: Curves, lines: dict[str, Curves]) -> "Figure":
             steps_axis(panel, last)
         figure.suptitle("Autoencoders' losses and Dice along the adaptation", fontsize=12)
         names = {DICE: "Dice", **{name: f"loss {name}" for name in lines}}
-        legend_below(figure, [Line2D([], [], label=told, **looks[name]) for name, told in names.items()])
+        legend_below(figure, [Line2D([], [], label=description, **looks[name]) for name, description in names.items()])
     return figure
 
 

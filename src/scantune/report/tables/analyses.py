@@ -14,7 +14,7 @@ from scantune.report.tables.base import (
 )
 
 
-def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str], told: str) -> ReportTable | None:
+def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str], caption: str) -> ReportTable | None:
     """Return Dice by a setting, at the sites where every value was run at least once.
 
     Args:
@@ -22,7 +22,7 @@ def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str
         title: Of the table.
         setting: What differs between the rows.
         rows: The methods of the rows, by what they are called in the table.
-        told: A sentence for the caption.
+        caption: A sentence for the caption.
 
     Returns:
         None where fewer than two values have a site in common.
@@ -41,6 +41,10 @@ def setting_table(study: Study, title: str, setting: str, rows: Mapping[str, str
         title,
         (setting, *(column.site for column in columns)),
         (section, people_section(study, columns)),
-        ("Mean Dice over people; the best of a column is in bold.", told, *([UNFINISHED_NOTE] if unfinished else [])),
+        (
+            "Mean Dice over people; the best of a column is in bold.",
+            caption,
+            *([UNFINISHED_NOTE] if unfinished else []),
+        ),
         site_groups(study, columns),
     )

@@ -9,5 +9,5 @@ METHOD_BY_DENSITY = {"Gaussian": "foe-cnn-pca", "KDE": "foe-cnn-pca, kde", "hist
 
 def density_table(study: Study) -> ReportTable | None:
     """Return Dice of `foe-cnn-pca` with several forms of densities."""
-    told = "The same experts, with their 1D distributions in other forms."
-    return setting_table(study, "Form of the experts' densities", "density", METHOD_BY_DENSITY, told)
+    caption = "The same experts, with their 1D distributions in other forms."
+    return setting_table(study, "Form of the experts' densities", "density", METHOD_BY_DENSITY, caption)

@@ -23,18 +23,18 @@ def method_table(study: Study) -> ReportTable | None:
     columns = study.columns(task=SEGMENTATION, training=False)
     if not columns:
         return None
-    told = in_domain_sentences(study, study.columns(task=SEGMENTATION, training=True))
-    return sites_table(study, columns, "Dice at the test sites", told)
+    notes = in_domain_sentences(study, study.columns(task=SEGMENTATION, training=True))
+    return sites_table(study, columns, "Dice at the test sites", notes)
 
 
-def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, told: Sequence[str] = ()) -> ReportTable:
+def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, notes: Sequence[str] = ()) -> ReportTable:
     """Return methods in the paper's four sections, with triangles against the strong baseline and the best in bold.
 
     Args:
         study: What to show.
         columns: Of the table.
         title: Of the table.
-        told: Sentences for the caption.
+        notes: Sentences for the caption.
     """
     compared = study.adaptations(columns)
     strong = [study.against, *(name for name in STRONG_BASELINES if name != study.against)]
@@ -57,7 +57,7 @@ def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, told: S
             "Mean Dice over people, each averaged over scans and training runs first.",
             *([] if not compared else ["The best adaptation method of a column is in bold."]),
             *([] if not compared else [tests_sentence(study, len(compared))]),
-            *told,
+            *notes,
             *([UNFINISHED_NOTE] if unfinished else []),
         ),
         site_groups(study, columns),

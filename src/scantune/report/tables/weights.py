@@ -16,5 +16,5 @@ def weight_table(study: Study) -> ReportTable | None:
     if not named:
         return None
     rows = {f"lambda = {weight:g}": name for weight, name in sorted((by_weight | named).items())}
-    told = "A sum of the CNN experts' divergence and lambda times that of the PCA experts is minimised (Eq. 15)."
-    return setting_table(study, "Weight of the PCA experts", "weight", rows, told)
+    caption = "A sum of the CNN experts' divergence and lambda times that of the PCA experts is minimised (Eq. 15)."
+    return setting_table(study, "Weight of the PCA experts", "weight", rows, caption)
