@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import ClassVar
 
 import torch
-from ground import Ground, Row
+from setup import Ground, Row
 from tests.plain import Plain
 from torch import Tensor
 

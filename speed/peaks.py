@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from ground import WARM, Ground, Row
+from setup import WARM, Ground, Row
 
 from scantune.runtime.memory import peak_memory_mb
 

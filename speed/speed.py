@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 from agreement import dice
-from ground import Ground, Row
 from peaks import memory, peak
+from setup import Ground, Row
 from stepping import growth, objective, steps
 from throughput import scans, training
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 import torch
-from ground import Ground, Row
+from setup import Ground, Row
 from tests.plain import Plain
 
 import scantune

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from ground import Ground
+from setup import Ground
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode

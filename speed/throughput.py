@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ground import Ground, Row
 from scan import model_file, simulated
+from setup import Ground, Row
 
 import scantune
 from scantune import kernels
