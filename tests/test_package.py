@@ -186,7 +186,11 @@ def test_the_version_is_the_same_everywhere():
 def files():
     """The text files of the project, build products and downloads left out."""
     tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
-    inner = [path for name in (".ci", "docs", "fuzz", "scripts", "src", "tests") for path in (ROOT / name).rglob("*")]
+    inner = [
+        path
+        for name in (".ci", "docs", "fuzz", "scripts", "speed", "src", "tests")
+        for path in (ROOT / name).rglob("*")
+    ]
     texts = (".py", ".toml", ".md", ".txt", ".cff", "")
     return [
         path for path in [*tops, *inner] if path.is_file() and path.suffix in texts and ".egg-info" not in str(path)

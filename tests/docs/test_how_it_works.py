@@ -22,7 +22,7 @@ def test_every_equation_that_the_code_names_is_on_the_page():
 
 
 def test_every_file_and_test_that_the_page_names_is_there():
-    tests = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").glob("*.py"))
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py"))
     for name in re.findall(r"`(test_\w+)`", PAGE):
         assert f"def {name}(" in tests
     for name in re.findall(r"([\w/]+\.py)\b", PAGE):

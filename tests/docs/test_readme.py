@@ -23,7 +23,7 @@ from tests.conftest import TOY_PATCHES, toy_scan
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs" / "model-file.md").read_text(encoding="utf-8")
-BUNDLED = ROOT / "src" / "scantune" / "models" / "brain.safetensors"
+BUNDLED = ROOT / "src" / "scantune" / "model" / "bundled" / "brain.safetensors"
 GUIDE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 PAGES = [
     ROOT / name
