@@ -178,7 +178,7 @@ def test_a_network_without_what_should_move_is_refused():
     network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
     with pytest.raises(InputError, match="no norm layer with a scale and a shift"):
         scantune.adapt(network, torch.rand(1, 1, 16, 16), method="entropy", options={"moving": "norm-affine"})
-    with pytest.raises(InputError, match="no adaptors to move; put some in"):
+    with pytest.raises(InputError, match="no adaptors to move; insert them"):
         PARAMETER_CHOICES["adaptors"](AdaptableNetwork.around(network))
     with pytest.raises(InputError, match="Adaptors need a network with convolutions.*Identity"):
         insert_default_adaptors(AdaptableNetwork(nn.Identity(), nn.Identity()))
