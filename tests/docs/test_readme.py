@@ -264,24 +264,3 @@ def test_python_of_the_methods_page_runs_and_a_method_is_short(toy, capsys):
     first = result.trace[0]
     assert first["entropy"] == pytest.approx(entropy, rel=1e-4)
     assert first["objective"] == pytest.approx(entropy + 0.5 * float((shares * shares.log()).sum()), rel=1e-4)
-
-
-def test_recipes_for_contributors_name_files_tables_and_tests_that_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for path, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
-        assert re.search(rf"^(?:class|def) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
-    for path in re.findall(r"`(src/scantune/\w+/)NAME\.py`", text):
-        assert (ROOT / path / "__init__.py").exists()
-    for table in (
-        "METHODS",
-        "DENSITIES",
-        "DIVERGENCES",
-        "HELPERS",
-        "TRAINERS",
-        "EXPERTS",
-        "TASKS",
-        "DATASETS",
-        "COHORTS",
-        "COMMANDS",
-    ):
-        assert f"`{table}`" in text

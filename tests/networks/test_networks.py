@@ -1,3 +1,4 @@
+import json
 from copy import deepcopy
 
 import pytest
@@ -6,8 +7,10 @@ from torch import nn
 
 from scantune import AdaptableNetwork, InputError
 from scantune.experts import choose_layers
-from scantune.networks import Normalizer, UNet, fold_batch_norm, set_memory_layout, use_fast_convolutions
+from scantune.networks import ARCHITECTURES, Normalizer, UNet, fold_batch_norm, set_memory_layout, use_fast_convolutions
 from scantune.networks.normalizer import Bump
+from scantune.tasks import main_output
+from tests.conftest import with_heights
 
 
 def test_the_normaliser_has_2657_parameters_for_one_channel():
@@ -162,3 +165,20 @@ def test_frozen_convolutions_are_those_of_the_library_and_keep_weights_alone(sid
         assert [one.shape for one in kept] == [library.weight.shape]
     weights = torch.randn(found.shape, generator=rng)
     torch.testing.assert_close(*(torch.autograd.grad((one * weights).sum(), x)[0] for one in (found, expected)))
+
+
+ARGUMENTS = {
+    "unet": {"classes": 3, "channels": 1, "width": 2},
+    "register": {"heights": 3, "rows": 24, "columns": 24, "lowest": -1.0, "width": 2, "shrink": 2, "squarings": 2},
+}
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_is_built_again_from_its_record(kind, rng):
+    record = json.loads(json.dumps(ARGUMENTS[kind]))
+    networks = [ARCHITECTURES[kind](**arguments).eval() for arguments in (ARGUMENTS[kind], record)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    images = torch.rand(2, 1, 24, 24, generator=rng)
+    outputs = [main_output(network(with_heights(images) if kind == "register" else images)) for network in networks]
+    assert isinstance(networks[0], AdaptableNetwork)
+    assert torch.equal(*outputs)
