@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -172,3 +173,16 @@ def test_tables_of_a_page_are_those_that_scripts_wrote(name):
     shown = [line for line in page.splitlines() if len(re.findall(r"\| [^|]*\d\.\d{3}\b", line)) > 1]
     assert len(shown) >= 9
     assert not [line for line in shown if line not in written]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "results" not in page.parts], ids=lambda page: page.name)
+def test_every_name_in_the_package_that_a_page_prints_exists(page):
+    for name in re.findall(r"\bscantune(?:\.\w+)+", page.read_text(encoding="utf-8")):
+        assert resolve_name(name) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_the_repository_that_a_page_prints_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"(?<![\w/.])(?:fuzz|scripts|speed|src|tests)/[\w./-]+\w", text):
+        assert (ROOT / path).exists() or {"NAME", "COHORT"} & set(re.split(r"[/.]", path)), path
