@@ -34,7 +34,8 @@ def profile(frame, event, _):
     if event != "call":
         return
     name, file = frame.f_code.co_name, frame.f_code.co_filename
-    if file.startswith(str(source)) and file.endswith(".py") and name != "<module>" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    ours = file.startswith(str(source)) and file.endswith(".py")  # not the compiled templates of pages
+    if ours and name != "<module>" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         called.add(file)
     if name == "forward" and not depth and torch.is_grad_enabled() and file.startswith(str(source)):
         names, above = [], frame.f_back

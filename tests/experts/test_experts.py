@@ -7,8 +7,7 @@ from torch import nn
 from scantune import InputError
 from scantune.experts import EXPERTS, CNNExperts, PatchScatter, PatchSettings, Recorder, Recording, choose_layers
 from scantune.experts.base import image_weights
-from scantune.experts.pca import active_patches
-from scantune.experts.projection import all_loadings, chosen_loadings
+from scantune.experts.pca import active_patches, all_loadings, chosen_loadings
 from scantune.kernels.cpu import activation
 from scantune.networks import fold_batch_norm
 from scantune.tasks import Segmentation

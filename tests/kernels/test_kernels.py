@@ -13,9 +13,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from scantune import FieldOfExperts, kernels
 from scantune.densities.binning import BinGrid, _Counts, affine_to_grid
-from scantune.densities.moments import _Moments
+from scantune.densities.gaussian import _Moments
 from scantune.experts import FusedLayers
-from scantune.experts.projection import all_loadings
+from scantune.experts.pca import all_loadings
 from scantune.kernels.triton import binning, convolution, moments, weights
 from scantune.kernels.triton.bump import bump
 from scantune.kernels.triton.convolution import convolve
@@ -294,7 +294,7 @@ def test_loadings_and_their_gradient_are_those_of_blocks(size, monkeypatch):
     values, components = features(5, torch.float16, size=size), features(3, size=(5, 16, 16)) / 16
     plain = values.float().requires_grad_()
     expected = all_loadings(plain, components, 8)
-    monkeypatch.setattr("scantune.experts.projection.usable", lambda tensor: True)
+    monkeypatch.setattr("scantune.experts.pca.usable", lambda tensor: True)
     own = values.requires_grad_()
     found = all_loadings(own, components, 8)
     assert_close(found, expected, torch.float16)

@@ -67,19 +67,15 @@ class Recorder:
 
     def __call__(self, images: Tensor) -> Recording:
         """Run the network on `(slices, channels, *spatial)`."""
-        recording = self._run(images)
-        changed = {name for name, kept in recording.features.items() if kept._version != self._pass.versions[name]}
-        if changed:
+        while True:
+            features = self._pass.features = dict[str, Tensor]()
+            output = self.network(images)
+            changed = {name for name, kept in features.items() if kept._version != self._pass.versions[name]}
+            if not changed - self._protected:
+                return Recording(output, features)
             # Operations in place, other than modules that say so, overwrote what was recorded: the network gets a copy
             # from now on.
             self._protected |= changed
-            recording = self._run(images)
-        return recording
-
-    def _run(self, images: Tensor) -> Recording:
-        self._pass.features = {}
-        output = self.network(images)
-        return Recording(output, self._pass.features)
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
         def keep(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:

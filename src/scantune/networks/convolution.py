@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from scantune.kernels import usable
-from scantune.kernels.cpu import narrow, upsampled
-from scantune.kernels.cpu.upsampled import UpsampledAndSkip, mirrored
+from scantune.kernels.cpu import convolution as on_cpu
+from scantune.kernels.cpu.convolution import UpsampledAndSkip, mirrored
 
 KERNEL_CHANNELS = {(16, 16), (16, 32), (32, 16), (16, 48), (48, 16)}
 """From and to how many channels our own kernel convolves faster than a library, in half precision."""
@@ -27,7 +27,7 @@ class FastConvolution(nn.Conv2d):
     def forward(self, input: Tensor | UpsampledAndSkip) -> Tensor:
         """Map `(slices, inputs, height, width)` to `(slices, outputs, height, width)`."""
         if isinstance(input, UpsampledAndSkip):
-            return upsampled.convolve(input, self.weight, self.bias)
+            return on_cpu.convolve(input, self.weight, self.bias)
         one, other = sorted((self.in_channels, self.out_channels))
         if not usable(input):
             # By its weights, features are channels last here: nothing else is known of what may follow.
@@ -122,7 +122,7 @@ class _Programs(Protocol):
 
 def _programs(features: Tensor) -> _Programs:
     if not usable(features):
-        return narrow
+        return on_cpu
     from scantune.kernels.triton import narrow as kernels
 
     return kernels

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from scantune.errors import InputError
 from scantune.kernels import usable
-from scantune.kernels.cpu.upsampled import UpsampledAndSkip
+from scantune.kernels.cpu.convolution import UpsampledAndSkip
 from scantune.networks.convolution import FastConvolution
 from scantune.networks.dimensions import layer_types
 from scantune.networks.layout import CHANNELS_LAST_FORMATS

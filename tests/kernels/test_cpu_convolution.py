@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scantune.kernels.cpu.upsampled import UpsampledAndSkip, convolve
+from scantune.kernels.cpu.convolution import UpsampledAndSkip, convolve
 from scantune.networks import FastConvolution, UNet, fold_batch_norm, set_memory_layout, use_fast_convolutions
 
 
