@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from setup import WARM, Ground, Row
 
-from scantune.runtime.memory import peak_memory_mb
+from scantune.runtime.devices import peak_memory_mb
 
 
 def memory(on: Ground) -> Iterator[Row]:

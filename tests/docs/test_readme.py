@@ -16,7 +16,7 @@ import scantune
 from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
-from scantune.methods.parameters import PARAMETER_CHOICES
+from scantune.methods.base import PARAMETER_CHOICES
 from scantune.scans.preprocess import Preprocessing
 from tests.conftest import TOY_PATCHES, toy_scan
 

@@ -9,7 +9,7 @@ from torch import nn
 import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.methods import METHODS, ModelParts
-from scantune.methods.parameters import PARAMETER_CHOICES
+from scantune.methods.base import PARAMETER_CHOICES
 from scantune.networks import insert_default_adaptors
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation

@@ -334,7 +334,7 @@ def test_looks_at_a_run_by_some_slices_are_at_the_slices_that_they_are_meant_for
     scan = toy_scan(165, slices=11)[0] ** 1.5
     settings = {"prior": toy.prior, "steps": 3, "device": "cpu", "options": {"slices": 6}}
     ours = scantune.adapt(toy.network, scan, **settings)
-    monkeypatch.setattr("scantune.methods.fast_path.OutputCache.output", lambda _: None)
+    monkeypatch.setattr("scantune.methods.base.OutputCache.output", lambda _: None)
     anew = scantune.adapt(toy.network, scan, **settings)
     assert ours.decision == anew.decision
     assert ours.decision.numbers["looks"] > 0

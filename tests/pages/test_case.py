@@ -8,14 +8,14 @@ from pathlib import Path
 from markupsafe import escape
 
 from scantune.evaluation.metrics import dice
-from scantune.pages import render, volumes
+from scantune.pages import render, viewer
 from scantune.pages.case import case_page, decision_sentence
 from tests.page_cases import LABELS, case_view, entry
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' Müller 名前.nii"
 
 
-VENDOR = Path(volumes.__file__).parent / "vendor"
+VENDOR = Path(viewer.__file__).parent / "vendor"
 
 
 def script(page, name):

@@ -16,7 +16,7 @@ from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.prediction import Prediction
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
-from scantune.runtime.memory import peak_memory_mb_of_process
+from scantune.runtime.devices import peak_memory_mb_of_process
 from scantune.scans.case import Case
 from scantune.scans.displacement import native_displacement
 from scantune.scans.io import write_displacement, write_labels

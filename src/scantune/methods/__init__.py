@@ -2,11 +2,19 @@
 
 from scantune.errors import InputError
 from scantune.methods.ae import AE
-from scantune.methods.base import ClosedForm, Method, MethodOptions, ModelParts, Terms, measure_batches
+from scantune.methods.base import (
+    ClosedForm,
+    FastPath,
+    Method,
+    MethodOptions,
+    ModelParts,
+    OutputCache,
+    Terms,
+    measure_batches,
+)
 from scantune.methods.batchnorm import BatchNorm
 from scantune.methods.dae import DAE
 from scantune.methods.entropy import Entropy
-from scantune.methods.fast_path import FastPath, OutputCache
 from scantune.methods.foe import FoECNN, FoECNNPCA
 from scantune.methods.instance import Instance
 from scantune.methods.source import Source

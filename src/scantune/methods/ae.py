@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from scantune.errors import InputError
 from scantune.experts import Recorder
 from scantune.experts.base import at_least_float32, image_weights
-from scantune.methods.base import Method, MethodOptions, ModelParts, Terms
-from scantune.methods.parameters import MovingChoice
+from scantune.methods.base import Method, MethodOptions, ModelParts, MovingChoice, Terms
 from scantune.networks import AdaptableNetwork, AdaptedNetwork, Autoencoders, ImageAdaptor, insert_adaptors
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume

@@ -1,22 +1,124 @@
-"""The contract of a method: which parameters move, and the objective that moves them."""
+"""The contract of a method: which parameters move, the objective that moves them, and its faster evaluation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
-from scantune.methods.fast_path import FastPath
-from scantune.methods.parameters import PARAMETER_CHOICES, MovingChoice, Parameters
 from scantune.networks import AdaptableNetwork, insert_default_adaptors
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
+
+MovingChoice = Literal["normalizer", "norm-affine", "adaptors", "all"]
+
+Parameters = dict[str, nn.Parameter]
+
+
+def normalizer(network: AdaptableNetwork) -> Parameters:
+    """Return the parameters of N_phi, as in the paper."""
+    return {f"normalizer.{name}": parameter for name, parameter in network.normalizer.named_parameters()}
+
+
+def norm_affine(network: AdaptableNetwork) -> Parameters:
+    """Return scales and shifts of the task network's norm layers, as in Wang et al. 2020; any norm, 2D or 3D."""
+    found = {
+        f"{name}.{key}": parameter
+        for name, module in network.named_modules()
+        if isinstance(module, _NormBase | nn.GroupNorm | nn.LayerNorm)
+        for key, parameter in module.named_parameters(recurse=False)
+    }
+    if not found:
+        raise InputError(
+            "The network has no norm layer with a scale and a shift, so norm-affine has nothing to move; choose "
+            "another setting of moving, such as normalizer."
+        )
+    return found
+
+
+def adaptors(network: AdaptableNetwork) -> Parameters:
+    """Return the parameters of the inserted adaptors, as in He et al. 2021."""
+    found = {name: parameter for name, parameter in network.named_parameters() if name.startswith("adaptors.")}
+    if not found:
+        raise InputError(
+            "The network has no adaptors to move; insert them with Method.equip or "
+            "scantune.networks.insert_default_adaptors."
+        )
+    return found
+
+
+def everything(network: AdaptableNetwork) -> Parameters:
+    """Return every parameter of normaliser, task network and adaptors."""
+    return dict(network.named_parameters())
+
+
+PARAMETER_CHOICES: dict[MovingChoice, Callable[[AdaptableNetwork], Parameters]] = {
+    "normalizer": normalizer,
+    "norm-affine": norm_affine,
+    "adaptors": adaptors,
+    "all": everything,
+}
+
+
+class OutputCache:
+    """The network's outputs for some slices of a scan, at the parameters of the latest evaluation.
+
+    The guard needs predictions at the parameters that the loop has just evaluated, and takes them from here instead of
+    running the network again. On a CPU only: a replayed CUDA graph runs no Python that could fill the cache.
+    """
+
+    def __init__(self) -> None:
+        self.slices: Sequence[int] = ()
+        """Numbers of the slices whose outputs are wanted."""
+        self._outputs: dict[int, Tensor] = {}
+
+    def forget(self) -> None:
+        """Drop all outputs, since the parameters have moved."""
+        self._outputs = {}
+
+    def note(self, batch: Batch, output: object) -> None:
+        """Keep the wanted slices of a network's output for a batch; several threads may call this."""
+        if not self.slices or not isinstance(output, Tensor) or output.device.type != "cpu":
+            return
+        if len(output) == len(batch.slices):
+            each = zip(batch.slices.tolist(), output.detach(), strict=True)
+            self._outputs.update({number: part for number, part in each if number in self.slices})
+
+    def output(self) -> Tensor | None:
+        """Return the outputs of the wanted slices `(slices, ...)`; None if some are missing."""
+        if not self.slices or any(number not in self._outputs for number in self.slices):
+            return None
+        return torch.stack([self._outputs[number] for number in self.slices])
+
+
+class FastPath:
+    """Permissions of a method for the loop, and what it keeps for others; by default the loop does nothing special.
+
+    Args:
+        capturable: Whether `measure` and `terms` make no decision on the host that differs between steps, so that a
+            step can be captured as a CUDA graph.
+        thread_safe: Whether several threads may call `measure` at the same time.
+        slices: Number of slices of a scan that stand for all of them in exact steps; 0 for all slices.
+    """
+
+    def __init__(self, *, capturable: bool = False, thread_safe: bool = False, slices: int = 0) -> None:
+        self.capturable, self.thread_safe, self.slices = capturable, thread_safe, slices
+        self.outputs = OutputCache()
+
+    def representative(self, volume: Volume) -> Volume:
+        """Return the slices that stand for a volume in exact steps, evenly spaced."""
+        return volume.thinned(self.slices or len(volume.images))
+
+    def leave_half_precision(self) -> bool:
+        """Go on in single precision after a gradient that is not finite; return False if that was in use."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from scantune.experts import (
     StatisticsProgram,
 )
 from scantune.kernels import usable
-from scantune.methods.fast_path import FastPath
+from scantune.methods.base import FastPath
 from scantune.networks import (
     AdaptableNetwork,
     ForwardPrecision,

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.experts.base import image_weights
-from scantune.methods.base import Method, MethodOptions, Terms
-from scantune.methods.parameters import Parameters
+from scantune.methods.base import Method, MethodOptions, Parameters, Terms
 from scantune.networks import AdaptableNetwork, CorrectedNetwork
 from scantune.networks.diffeomorphism import local_correlation, spatial_gradients
 from scantune.prior.field_of_experts import Statistics

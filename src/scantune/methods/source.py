@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from scantune.methods.base import Method, Terms
-from scantune.methods.parameters import Parameters
+from scantune.methods.base import Method, Parameters, Terms
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import Statistics
 from scantune.scans.volume import Batch, Volume

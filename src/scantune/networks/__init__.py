@@ -12,9 +12,15 @@ from scantune.networks.adaptors import (
     insert_default_adaptors,
 )
 from scantune.networks.autoencoder import Autoencoder, Autoencoders
-from scantune.networks.convolution import FastConvolution, use_fast_convolutions
+from scantune.networks.convolution import (
+    Affine,
+    FastConvolution,
+    MemoryLayout,
+    fold_batch_norm,
+    set_memory_layout,
+    use_fast_convolutions,
+)
 from scantune.networks.denoiser import Denoiser
-from scantune.networks.folding import Affine, fold_batch_norm
 from scantune.networks.half_precision import (
     ForwardPrecision,
     GateAfterNormalizer,
@@ -24,7 +30,6 @@ from scantune.networks.half_precision import (
     possible_gates,
 )
 from scantune.networks.helper import Helper
-from scantune.networks.layout import MemoryLayout, set_memory_layout
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.registration import AtlasShape, CorrectedNetwork, RegistrationNetwork, registration_network
 from scantune.networks.unet import UNet

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from scantune.errors import InputError
 from scantune.kernels import usable
 from scantune.kernels.cpu.convolution import UpsampledAndSkip
-from scantune.networks.convolution import FastConvolution
+from scantune.networks.convolution import CHANNELS_LAST_FORMATS, FastConvolution
 from scantune.networks.dimensions import layer_types
-from scantune.networks.layout import CHANNELS_LAST_FORMATS
 
 
 class ConvUnit(nn.Sequential):

@@ -9,9 +9,7 @@ from typing import Any
 from scantune.pages.base import CaseView, mean
 from scantune.pages.charts import layers_chart, trace_chart
 from scantune.pages.render import GENERATOR, UNKNOWN, asset, fixed, number, render
-from scantune.pages.slices import colour_tables
-from scantune.pages.viewer import viewer_data, viewer_values
-from scantune.pages.volumes import pack, to_base64
+from scantune.pages.viewer import colour_tables, pack, to_base64, viewer_data, viewer_values
 from scantune.plots.colours import structure_colours
 from scantune.scans.files import write_text
 

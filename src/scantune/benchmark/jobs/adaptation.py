@@ -20,8 +20,7 @@ from scantune.benchmark.jobs.scoring import common_structures, restrict_to_slab,
 from scantune.evaluation.rows import ROWS_FILE, WHOLE, ScoreRow, write_rows
 from scantune.methods import find_method
 from scantune.model.model import Model
-from scantune.runtime.devices import find_device, reproducible
-from scantune.runtime.memory import peak_memory_mb, reset_peak_memory
+from scantune.runtime.devices import find_device, peak_memory_mb, reproducible, reset_peak_memory
 from scantune.runtime.version import installed_version
 from scantune.scans.case import Case
 from scantune.scans.files import write_text
