@@ -10,7 +10,7 @@ import torch
 
 import scantune
 from scantune import AdaptableNetwork, InputError, Model
-from scantune.adaptation.brain_masks import masks_of
+from scantune.adaptation.batch import masks_of
 from scantune.cli.main import main
 from scantune.config.recipe import recipe_from_tables
 from scantune.datasets import DATASETS

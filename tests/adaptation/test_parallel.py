@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from scantune import Model
-from scantune.adaptation.batch import adapt_scans
+from scantune.adaptation.batch import adapt_scans, choose_workers
 from scantune.adaptation.output_folder import OutputFolder
-from scantune.adaptation.parallel import choose_workers, side_by_side
+from scantune.adaptation.parallel import side_by_side
 from scantune.adaptation.scan_run import ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
@@ -115,7 +115,7 @@ def test_a_gpu_is_shared_by_as_many_as_it_has_room_and_scans_for(scans, gigabyte
     card = SimpleNamespace(total_memory=gigabytes * 2**30)
     monkeypatch.setattr("scantune.runtime.devices.find_device", lambda _name: torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _device: card)
-    monkeypatch.setattr("scantune.adaptation.parallel.cores", lambda: cores)
+    monkeypatch.setattr("scantune.adaptation.batch.cores", lambda: cores)
     assert choose_workers(None, scans, ToyRun(OutputFolder(Path()))) == workers
 
 

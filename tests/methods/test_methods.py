@@ -9,7 +9,7 @@ import scantune
 from scantune import FieldOfExperts, InputError
 from scantune.adaptation.adapt import PRESETS
 from scantune.methods import METHODS, FoECNNPCA, ModelParts
-from scantune.prior.fit import MINIMUM_ACTIVE
+from scantune.prior.layer import MINIMUM_ACTIVE
 from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import TASKS, Registration, Segmentation
 from tests.conftest import TOY_PATCHES, toy_scan, with_heights

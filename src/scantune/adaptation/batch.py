@@ -3,21 +3,31 @@
 Nothing heavy is imported at the top, so that a mistyped path is told at once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scantune.adaptation.output_folder import OutputFolder
-from scantune.adaptation.parallel import choose_workers, side_by_side
+from scantune.adaptation.parallel import side_by_side
 from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
+from scantune.runtime.processes import cores
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import read_manifest
 from scantune.scans.names import scan_name
 
 if TYPE_CHECKING:
     from scantune.model.model import Model
+
+WORKERS_PER_GPU = 4
+"""Processes that share a GPU by default: they take turns with it while others read, resample and write."""
+
+GPU_BYTES_PER_WORKER = 10 * 2**30
+"""Bytes of a GPU that each of them may take."""
+
+SCANS_PER_GPU_WORKER = 3
+"""Scans that a process must get on a GPU to be worth the seconds in which it starts."""
 
 
 def adapt_scans(
@@ -49,7 +59,7 @@ def adapt_scans(
             be given as a file or a name, and a script of your own must have its work under
             `if __name__ == "__main__":`, since new processes import it.
         observer: Is told about the progress.
-        brain_masks: The mask of each path, outside which the scan is set to 0, as `brainmasks.masks_of` finds them.
+        brain_masks: The mask of each path, outside which the scan is set to 0, as `masks_of` finds them.
 
     Returns:
         One outcome per scan, in the order given.
@@ -105,3 +115,84 @@ def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
             "images. Check the path."
         )
     return named
+
+
+def choose_workers(asked: int | None, scans: int, run: ScanRun) -> int:
+    """Return how many processes adapt to scans.
+
+    Args:
+        asked: What the user wants; None leaves it to the machine.
+        scans: How many there are.
+        run: What they share.
+
+    Raises:
+        InputError: The user wants what cannot be.
+    """
+    if asked is not None and asked < 1:
+        raise InputError(f"The number of workers must be 1 or more, got {asked}.")
+    several = asked is not None and asked > 1
+    if several and run.settings.site:
+        raise InputError(
+            "Scans of one site are adapted to one after another, since each starts where the last good one ended: "
+            f"--site goes with one worker, got {asked}. Leave one of the two out."
+        )
+    alone = run.settings.site or not isinstance(run.source, str | Path)
+    if several and alone:
+        raise InputError(
+            f"Each of {asked} workers loads the model by itself: give the path of a model file, or the name of a model "
+            "that comes with scantune, or use one worker."
+        )
+    if asked is None:
+        asked = 1 if alone else _default_workers(scans, run.settings.device)
+    return max(min(asked, scans), 1)
+
+
+def _default_workers(scans: int, device: str) -> int:
+    """Return how many processes get more scans done in an hour than one of them does."""
+    import torch
+
+    from scantune.runtime.devices import find_device
+
+    where = find_device(device)
+    if where.type != "cuda":
+        return 1
+    room = torch.cuda.get_device_properties(where).total_memory // GPU_BYTES_PER_WORKER
+    return min(WORKERS_PER_GPU, scans // SCANS_PER_GPU_WORKER, cores() // 2, room)
+
+
+def masks_of(scans: Sequence[Path], given: Sequence[str]) -> dict[Path, Path]:
+    """Return the brain mask of each scan.
+
+    Args:
+        scans: Image files or DICOM folders.
+        given: A file for each, in their order; or one pattern, such as `*_mask.nii.gz`, of files beside each scan,
+            whose `*` is the beginning of the scan's name, or all of it; or nothing.
+
+    Raises:
+        InputError: There are more or fewer masks than scans, or the pattern has none for a scan.
+    """
+    if not given:
+        return {}
+    if len(given) == 1 and "*" in given[0]:
+        return {scan: _beside(scan, given[0]) for scan in scans}
+    if len(given) != len(scans):
+        raise InputError(
+            f"There are {len(given)} brain masks for {len(scans)} scans: give one for each, in their order, or one "
+            "pattern in quotes, such as '*_mask.nii.gz', of files beside the scans."
+        )
+    return {scan: Path(mask) for scan, mask in zip(scans, given, strict=True)}
+
+
+def _beside(scan: Path, pattern: str) -> Path:
+    """Return the file of a pattern whose name has most in common with the scan's."""
+    from scantune.datasets.patterns import match_pattern
+
+    name = scan_name(scan)
+    found = {mask: one.path for mask, one in match_pattern(pattern, scan.parent).items() if one.path != scan}
+    mine = [mask for mask in found if mask == name or name.startswith(tuple(mask + sign for sign in "_-."))]
+    if not mine:
+        raise InputError(
+            f"{scan} has no brain mask: expected a file {pattern} beside it whose * is {name}, or what that begins "
+            "with. Make one, or check the pattern."
+        )
+    return found[max(mine, key=len)]

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
-from scantune.errors import InputError
 from scantune.runtime.processes import (
     ProcessPool,
     TaskDone,
@@ -21,58 +20,6 @@ from scantune.runtime.processes import (
 )
 
 Scan = tuple[str, Path]
-
-AT_ONCE = 4
-"""Processes that share a GPU by default: they take turns with it while others read, resample and write."""
-
-EACH = 10 * 2**30
-"""Bytes of a GPU that each of them may take."""
-
-WORTH = 3
-"""Scans that a process must get on a GPU to be worth the seconds in which it starts."""
-
-
-def choose_workers(asked: int | None, scans: int, run: ScanRun) -> int:
-    """How many processes adapt to scans.
-
-    Args:
-        asked: What the user wants; None leaves it to the machine.
-        scans: How many there are.
-        run: What they share.
-
-    Raises:
-        InputError: The user wants what cannot be.
-    """
-    if asked is not None and asked < 1:
-        raise InputError(f"The number of workers must be 1 or more, got {asked}.")
-    several = asked is not None and asked > 1
-    if several and run.settings.site:
-        raise InputError(
-            "Scans of one site are adapted to one after another, since each starts where the last good one ended: "
-            f"--site goes with one worker, got {asked}. Leave one of the two out."
-        )
-    alone = run.settings.site or not isinstance(run.source, str | Path)
-    if several and alone:
-        raise InputError(
-            f"Each of {asked} workers loads the model by itself: give the path of a model file, or the name of a model "
-            "that comes with scantune, or use one worker."
-        )
-    if asked is None:
-        asked = 1 if alone else _paying(scans, run.settings.device)
-    return max(min(asked, scans), 1)
-
-
-def _paying(scans: int, device: str) -> int:
-    """Processes that get more scans done in an hour than one of them does."""
-    import torch
-
-    from scantune.runtime.devices import find_device
-
-    where = find_device(device)
-    if where.type != "cuda":
-        return 1
-    room = torch.cuda.get_device_properties(where).total_memory // EACH
-    return min(AT_ONCE, scans // WORTH, cores() // 2, room)
 
 
 def side_by_side(run: ScanRun, scans: Mapping[str, Path], workers: int) -> Iterator[Outcome]:

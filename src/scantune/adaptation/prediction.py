@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scantune.experts import Recorder
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
-from scantune.prior.fit import with_enough_patches
+from scantune.prior.layer import with_enough_patches
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
 from scantune.tasks import Task

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from scantune.adaptation.batch import adapt_scans
-from scantune.adaptation.brain_masks import masks_of
+from scantune.adaptation.batch import adapt_scans, masks_of
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
 from scantune.cli.console import ScanBar, console, duration, say

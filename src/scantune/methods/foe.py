@@ -21,7 +21,7 @@ from scantune.methods.base import Method, MethodOptions, ModelParts, Terms, meas
 from scantune.methods.expert_statistics import ExpertStatistics
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import FieldOfExperts, Statistics
-from scantune.prior.fit import MINIMUM_ACTIVE
+from scantune.prior.layer import MINIMUM_ACTIVE
 from scantune.scans.volume import Batch, Volume, batch_size
 
 

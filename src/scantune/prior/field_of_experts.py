@@ -14,8 +14,8 @@ from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import Affine
 from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
-from scantune.prior.fit import FitSettings, fit_experts, with_enough_patches
-from scantune.prior.layer import ExpertFamily, without_prefix
+from scantune.prior.fit import FitSettings, fit_experts
+from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
 from scantune.tasks import Foreground, Task

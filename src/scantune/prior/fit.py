@@ -19,11 +19,8 @@ from scantune.experts import (
     Recording,
     choose_layers,
 )
-from scantune.prior.layer import ExpertFamily, LayerExperts
+from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
 from scantune.tasks import Foreground, Segmentation, Task
-
-MINIMUM_ACTIVE = 32
-"""Fewest active patches in a volume from which a density is estimated."""
 
 
 @dataclass(frozen=True)
@@ -210,15 +207,6 @@ def _refit_densities(
             },
         )
         for name, family in families.items()
-    }
-
-
-def with_enough_patches(statistics: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the statistics without PCA experts of too few active patches."""
-    return {
-        key: value
-        for key, value in statistics.items()
-        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
     }
 
 

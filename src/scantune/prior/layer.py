@@ -17,6 +17,9 @@ from scantune.networks import Affine
 MIN_VARIANCE_SHARE = 1e-8
 """Experts whose variance is below this share of the group's mean second moment say nothing and are dropped."""
 
+MINIMUM_ACTIVE = 32
+"""Fewest active patches in a volume from which a density is estimated."""
+
 ENERGY = DIVERGENCES["kl"]
 """What a prior compares by, unless it is asked to compare otherwise."""
 
@@ -240,6 +243,15 @@ class _SideBySide:
         """Return the mean divergence of each layer, `(layers,)`, from statistics `(statistics, experts)`."""
         values = self.divergence.value(self.density, self.density.estimate(statistics))
         return self.shares.to(values) @ torch.where(self.kept, values, 0)
+
+
+def with_enough_patches(statistics: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the statistics without PCA experts of too few active patches."""
+    return {
+        key: value
+        for key, value in statistics.items()
+        if not key.startswith("pca/") or float(value[0, 0]) >= MINIMUM_ACTIVE
+    }
 
 
 def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -59,10 +59,9 @@ class Threads:
 def thread_count(network: nn.Module, images: Tensor) -> int:
     """Return the number of threads for images `(slices, channels, *spatial)`; 1 if a layer is not thread-safe."""
     number = min(torch.get_num_threads(), len(images), MAX_THREADS)
-    unsafe = unrepeatable_layer([network]) is not None or any(
-        getattr(part, "alone", False) for part in network.modules()
-    )
-    return number if number > 1 and images.device.type == "cpu" and not unsafe else 1
+    if number < 2 or images.device.type != "cpu" or unrepeatable_layer([network]) is not None:
+        return 1
+    return 1 if any(getattr(part, "alone", False) for part in network.modules()) else number
 
 
 def threads_for(network: nn.Module, images: Tensor) -> Threads | None:
