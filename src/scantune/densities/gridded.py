@@ -107,6 +107,7 @@ class GridDensity(Density):
         return {"low": self.grid.low, "high": self.grid.high, "step": self.grid.step}
 
 
-def grid_from_settings(settings: Mapping[str, float], default: BinGrid) -> BinGrid:
-    """Return the grid of stored settings, with missing ones from `default`."""
-    return BinGrid(*(float(settings.get(name, getattr(default, name))) for name in ("low", "high", "step")))
+def grid_from_settings(settings: Mapping[str, float], step: float = BinGrid.step) -> BinGrid:
+    """Return the grid of stored settings; `step` is used where they have none."""
+    known = {"step": step, **settings}
+    return BinGrid(**{name: float(known[name]) for name in ("low", "high", "step") if name in known})

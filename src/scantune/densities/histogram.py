@@ -7,11 +7,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from scantune.densities.binning import BinGrid
 from scantune.densities.gridded import GridDensity, grid_from_settings
 
-HISTOGRAM_GRID = BinGrid(step=0.5)
-"""Coarser than a KDE's grid: no kernel evens out the bins of a scan with few samples."""
+HISTOGRAM_STEP = 0.5
+"""Step of the bins, coarser than a KDE's grid: no kernel evens out the bins of a scan with few samples."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Histogram(GridDensity):
     @classmethod
     def blank(cls, settings: Mapping[str, float] | None = None) -> Self:
         """Return a histogram of no subject; settings are `low`, `high` and `step` of the bins' centres."""
-        return cls(torch.empty(0, 0, 0), grid_from_settings(settings or {}, HISTOGRAM_GRID))
+        return cls(torch.empty(0, 0, 0), grid_from_settings(settings or {}, HISTOGRAM_STEP))
 
     def smooth(self, shares: Tensor) -> Tensor:
         """Return the shares as they are."""
@@ -32,4 +31,4 @@ class Histogram(GridDensity):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """Restore a density from heights and grid."""
-        return cls(tensors["heights"], grid_from_settings(settings or {}, HISTOGRAM_GRID))
+        return cls(tensors["heights"], grid_from_settings(settings or {}, HISTOGRAM_STEP))

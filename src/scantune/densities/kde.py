@@ -54,7 +54,7 @@ class KDE(GridDensity):
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, float] | None = None) -> Self:
         """Restore a density from heights, grid and alpha."""
         known = settings or {}
-        return cls(tensors["heights"], grid_from_settings(known, BinGrid()), float(known.get("alpha", ALPHA)))
+        return cls(tensors["heights"], grid_from_settings(known), float(known.get("alpha", ALPHA)))
 
 
 @lru_cache(maxsize=8)
