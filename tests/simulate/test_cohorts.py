@@ -518,7 +518,7 @@ def test_a_change_of_the_scans_raises_the_version_of_the_simulation(name):
     noted = json.loads(SUMS.read_text(encoding="utf-8"))
     told = (
         "Simulated scans look different, and benchmarks would take old ones for new: raise VERSION in "
-        "simulate/__init__.py (unless a centre's protocol is all that changed), then note the new sums with: "
+        "simulate/cache.py (unless a centre's protocol is all that changed), then note the new sums with: "
         "python tests/simulate/test_cohorts.py"
     )
     assert noted["version"] == VERSION, told
