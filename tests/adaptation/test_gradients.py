@@ -104,7 +104,7 @@ def test_threads_share_the_cores_and_other_threads_keep_theirs(cores):
     assert torch.get_num_threads() == cores
 
 
-def test_gradientsare_recorded_where_the_caller_records_them(cores):
+def test_gradients_are_recorded_where_the_caller_records_them(cores):
     threads = Threads(cores)
     with torch.no_grad():
         assert not any(threads.each(lambda _: torch.is_grad_enabled(), range(4)))
