@@ -17,6 +17,7 @@ from fuzz.mutations import damaged
 from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.errors import InputError
 from scantune.experts import PatchSettings
+from scantune.model.describe import describe_model
 from scantune.prior.calibration import Calibration
 from scantune.scans.case import Case
 from scantune.scans.preprocess import Preprocessing
@@ -64,7 +65,7 @@ class ModelFile(Kind):
         path.write_bytes(data)
         try:
             model = scantune.load(path)
-            require(model.describe() and model.fingerprint, "a model without a description")
+            require(describe_model(model) and model.fingerprint, "a model without a description")
             method = rng.choice(("source", "source", "foe-cnn", "foe-cnn-pca", "batchnorm"))
             result = scantune.adapt(model, self.scan, method=method, steps=1)
         except InputError as error:
