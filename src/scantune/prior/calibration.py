@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError
+from scantune.prior.assessment import HomeReadings
 from scantune.tasks import Segmentation, Task, main_output
 
 TYPICAL_QUANTILE = 0.9
@@ -122,6 +123,8 @@ class Calibration:
         coverage: How much source scans show; None in files of older versions.
         held_out: Energies of subjects that the network was not trained on; empty in a summarised prior.
         training: Energies of training subjects from the prior of the others; empty in a summarised prior.
+        home: Readings of predictions for held-out subjects, by which predictions are assessed; None in files of version
+            0.1.
     """
 
     levels: EnergyLevels
@@ -130,6 +133,7 @@ class Calibration:
     coverage: Coverage | None = None
     held_out: Energies = field(default_factory=dict)
     training: Energies = field(default_factory=dict)
+    home: HomeReadings | None = None
 
     @classmethod
     def of(cls, held_out: Energies, training: Energies, proportions: Tensor, coverage: Coverage | None = None) -> Self:
@@ -185,6 +189,8 @@ class Calibration:
             stored["coverage"] = torch.tensor([*self.coverage.slices, *self.coverage.inside])
         for name, energies in (("held-out", self.held_out), ("training", self.training)):
             stored |= {f"{name}/{group}": values.float() for group, values in energies.items()}
+        if self.home is not None:
+            stored |= {f"home/{name}": values for name, values in self.home.tensors().items()}
         return stored
 
     @classmethod
@@ -202,7 +208,10 @@ class Calibration:
             {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
             for name in ("held-out/", "training/")
         ]
-        found = cls(levels, tensors["shares"], tensors["spread"], coverage, *known)
+        stored = {key.removeprefix("home/"): value for key, value in tensors.items() if key.startswith("home/")}
+        home = HomeReadings.from_tensors(stored)
+        held_out, training = known
+        found = cls(levels, tensors["shares"], tensors["spread"], coverage, held_out, training, home)
         found._require_sound()
         return found
 

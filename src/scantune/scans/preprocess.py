@@ -145,6 +145,11 @@ class Preprocessing:
             if not good:
                 raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
 
+    def voxel_ml(self, prepared: Prepared) -> float:
+        """Return the volume in mL of a voxel of a prepared scan, counting 1 mm for what is not known."""
+        side = self.spacing or 1.0
+        return side * side * (prepared.distance or 1.0) / 1000
+
     def record(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
         record = dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}

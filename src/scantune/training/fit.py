@@ -1,19 +1,21 @@
 """The fit of a model's prior from the cases that it was trained on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scantune.config.settings import PriorSettings
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
+from scantune.prior.readings import HeldOutScan, read_home
 from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
+from scantune.scans.volume import Volume
 from scantune.training.plan import TrainingPlan
 from scantune.training.sources import source_record
 
@@ -65,7 +67,7 @@ def fit_prior(
         density_template(chosen.density).summary()  # refuses a density without summary before the work, not after it
     where = find_device(device)
     network = deepcopy(model.network).to(where)
-    training, new = ([_on(case, where) for case in split] for split in (cases, held_out))
+    training, new = [_on(case, where) for case in cases], list(held_out)
     prior = FieldOfExperts.fit(
         network,
         [volume for volume, _ in training],
@@ -77,9 +79,28 @@ def fit_prior(
         task=model.task,
     )
     if new:
-        prior = prior.calibrated(network, new, training, model.task)
+        prior = prior.calibrated(network, [_on(case, where) for case in new], training, model.task)
+        prior = _with_home_readings(prior, network, model, new, where)
     prior = prior.to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
+
+
+def _with_home_readings(
+    prior: FieldOfExperts, network: nn.Module, model: Model, held_out: Sequence[Prepared], device: torch.device
+) -> FieldOfExperts:
+    """Return a copy of a calibrated prior that knows readings of predictions for held-out cases."""
+    if prior.calibration is None or model.task.judged_by != "stability":
+        return prior
+    scans = [
+        HeldOutScan(
+            Volume(case.volume.to(device), case.padding, case.distance),
+            case.reference,
+            model.preprocessing.voxel_ml(case),
+        )
+        for case in held_out
+    ]
+    home = read_home(network, scans, model.task, len(prior.calibration.shares))
+    return replace(prior, calibration=replace(prior.calibration, home=home))
 
 
 def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -118,14 +118,14 @@ class ListedSource(CaseSource):
 
     @abstractmethod
     def dataset(self) -> DataSet:
-        """The data set.
+        """Return the data set.
 
         Raises:
             InputError: It is not there, or not as expected.
         """
 
     def chosen(self) -> list[ScanEntry]:
-        """The scans to train on and to select by: of the sites that are asked for, in all splits.
+        """Return the scans to train on and to select by: those of the chosen sites, in all splits.
 
         Raises:
             InputError: There are none.
@@ -167,7 +167,7 @@ class ListedSource(CaseSource):
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Reasons why scans that training needs cannot be read, by name; each is read for this."""
+        """Return the reasons why scans that training needs cannot be read, by name; each is read for this."""
         looks = (inspect_scan(entry) for entry in self._needed())
         return {look.entry.name: look.problem for look in looks if not look.shape}
 
@@ -234,7 +234,7 @@ class FileSource(ListedSource):
         return self.structures
 
     def dataset(self) -> DataSet:
-        """The files."""
+        """Return the data set of the files."""
         return ScanFolder(Path(), self._options())
 
     def _options(self) -> FolderOptions:
@@ -438,7 +438,7 @@ class SimulatedSource(CaseSource):
 
     @property
     def known(self) -> Cohort:
-        """The cohort.
+        """Return the cohort.
 
         Raises:
             InputError: There is none of that name.

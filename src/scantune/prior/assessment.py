@@ -1,0 +1,403 @@
+"""Assessment of a prediction without labels: fine, doubtful or failed, with an expected Dice.
+
+Three things are read off every structure of a prediction. Its *size*: of two regions of which one is `exp(d)` times as
+large as the other, the Dice is at most `2 / (1 + exp(d))`. Its *steadiness*: its Dice with the network's prediction of
+the same scan, moved by a few pixels or mirrored, which should change nothing. Its *contacts*: the share of its outline
+that touches each other structure. Sizes and steadiness are put on one scale, the odds `log((2 - Dice) / Dice)`, and
+count only as far as they exceed those of held-out source scans. So a perturbation that says nothing at home says
+nothing here, and a vanished structure is no evidence of steadiness.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from scantune.errors import InputError
+
+Verdict = Literal["fine", "doubtful", "failed"]
+
+SELECTING = ("moved",)
+"""Perturbations by which stages of an adaptation are compared."""
+
+SHOWING = ("moved", "mirrored")
+"""Perturbations behind the estimate that is shown; the second has not been used to choose a stage."""
+
+PEOPLE_FOR_A_RANGE = 5
+"""Smallest number of held-out people for which an estimate has a range."""
+
+SMALLEST = 1e-3
+"""Added to a Dice before its odds are taken, so that 0 has some."""
+
+SIZE_FLOOR, ODDS_FLOOR, CONTACT_FLOOR = 0.10, 0.01, 0.02
+"""Least deviations between home people: of the logarithm of a size, of the odds of a steadiness, and of how far
+contacts are from the usual ones."""
+
+UNKNOWN = 1e6
+"""Deviation of a structure that no home person has, so that nothing exceeds it."""
+
+NOTABLE = 0.1
+"""Odds from which an excess is worth a sentence: a twentieth of the Dice."""
+
+DEVIATIONS = {"size": 1.5, "unsteady": 1.0, "contact": 1.5}
+"""Deviations from the middle of home people that count as usual."""
+
+
+def odds(dice: Tensor) -> Tensor:
+    """Turn Dice into odds: 0 for a Dice of 1, and the larger the worse."""
+    return ((2 - dice + SMALLEST) / (dice + SMALLEST)).log()
+
+
+def dice_from(value: Tensor) -> Tensor:
+    """Turn odds into Dice, the inverse of `odds` but for rounding."""
+    return 2 / (1 + value.clamp(0, 50).exp())
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Weights of the excesses, the range about the estimate, and the limits of the verdicts.
+
+    They were learnt on toy networks; `results/assessment.md` says how.
+
+    Args:
+        unsteady: What the excess of unsteadiness counts.
+        size: What the excess of a size counts.
+        contact: What the mean excess of contacts counts; the worse of this and the sum of the others is taken.
+        widest: Multiples of the odds at the low and the high end of the range.
+        shifts: What is added to the odds at the low end and taken away at the high end.
+        fine: From this share of home Dice on a prediction is fine.
+        failed: Below this share it has failed.
+    """
+
+    unsteady: float = 1.7
+    size: float = 1.47
+    contact: float = 3.0
+    widest: tuple[float, float] = (3.2, 0.42)
+    shifts: tuple[float, float] = (0.07, 0.09)
+    fine: float = 0.92
+    failed: float = 0.75
+
+    def without_contacts(self) -> Self:
+        """Leave contacts out, which reveal failed predictions but do not tell one stage from the next."""
+        return replace(self, contact=0.0)
+
+
+SHIPPED = Coefficients()
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What is read off one prediction without labels.
+
+    Args:
+        sizes: Volume of each structure in mL.
+        steadiness: By perturbation, the Dice of each structure with the prediction of the perturbed scan; 0 where both
+            have none.
+        contacts: By structure, the share of its outline at the background and at each structure, 0 at itself; zeros
+            where there is none.
+    """
+
+    sizes: tuple[float, ...]
+    steadiness: Mapping[str, tuple[float, ...]]
+    contacts: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, labels: Tensor, perturbed: Mapping[str, Tensor], structures: int, voxel_ml: float = 1e-3) -> Self:
+        """Read a label map, and those of the perturbed scan, put back in place.
+
+        Args:
+            labels: `(slices, *spatial)`, 0 for the background.
+            perturbed: The same of perturbed scans, by the perturbation's name.
+            structures: How many there are.
+            voxel_ml: Volume of a voxel in mL.
+        """
+        pixels = [float((labels == value).sum()) for value in range(1, structures + 1)]
+        steady = {name: overlaps(labels, other, structures) for name, other in perturbed.items()}
+        touching = contact_shares(labels, structures)
+        return cls(tuple(voxel_ml * count for count in pixels), steady, tuple(map(tuple, touching.tolist())))
+
+    @property
+    def structures(self) -> int:
+        """Count the structures."""
+        return len(self.sizes)
+
+    @property
+    def vanished(self) -> tuple[int, ...]:
+        """Number the structures, from 0, of which there is nothing."""
+        return tuple(number for number, size in enumerate(self.sizes) if size == 0)
+
+
+def overlaps(one: Tensor, other: Tensor, structures: int) -> tuple[float, ...]:
+    """Compute the Dice of each structure in two label maps; 0 where neither has it, for nothing shows nothing."""
+    found = []
+    for value in range(1, structures + 1):
+        here, there = one == value, other == value
+        total = float(here.sum() + there.sum())
+        found.append(2 * float((here & there).sum()) / total if total else 0.0)
+    return tuple(found)
+
+
+def contact_shares(labels: Tensor, structures: int) -> Tensor:
+    """Count faces between neighbours of different labels, as shares of each structure's `(structures, 1 + structures)`.
+
+    Faces between slices, along the first axis, are not looked at: slices may be far apart.
+    """
+    classes = structures + 1
+    faces = torch.zeros(classes * classes, dtype=torch.double)
+    for axis in range(1, labels.ndim):
+        one, other = labels.narrow(axis, 1, labels.shape[axis] - 1), labels.narrow(axis, 0, labels.shape[axis] - 1)
+        differ = one != other
+        faces += torch.bincount((one * classes + other)[differ].flatten().cpu(), minlength=classes * classes)
+    square = faces.view(classes, classes)
+    rows = (square + square.T)[1:]
+    return rows / rows.sum(1, keepdim=True).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class HomeReadings:
+    """Readings of held-out source scans, structure by structure.
+
+    Args:
+        people: Number of people.
+        size: Middle and deviation of the logarithm of sizes in mL `(2, structures)`.
+        unsteady: By perturbation, middle and deviation of the odds of steadiness `(2, structures)`.
+        contacts: The usual contacts `(structures, 1 + structures)`.
+        apart: Middle and deviation of how far people's contacts are from these `(2, structures)`.
+        absent: Share of people in whom a structure was not found `(structures,)`: lesions, not organs.
+        dice: Their middle Dice by structure; None without labels, and then estimates are of the agreement with what
+            the network says at home.
+    """
+
+    people: int
+    size: Tensor
+    unsteady: Mapping[str, Tensor]
+    contacts: Tensor
+    apart: Tensor
+    absent: Tensor
+    dice: Tensor | None = None
+
+    @classmethod
+    def fit(cls, readings: Sequence[Readings], dice: Sequence[Sequence[float]] | None = None) -> Self:
+        """Summarise readings of held-out home scans, and the Dice of their predictions where labels are known."""
+        sizes = torch.tensor([person.sizes for person in readings], dtype=torch.double)
+        seen = sizes > 0
+        unsteady = {}
+        for name in readings[0].steadiness:
+            values = odds(torch.tensor([person.steadiness[name] for person in readings], dtype=torch.double))
+            unsteady[name] = _middles(values, seen, ODDS_FLOOR)
+        size = _middles(sizes.clamp_min(1e-30).log(), seen, SIZE_FLOOR)
+        touching = torch.tensor([person.contacts for person in readings], dtype=torch.double)
+        usual = _usual_contacts(touching, seen)
+        apart = _middles(_apart(touching, usual), seen, CONTACT_FLOOR)
+        scores = None if dice is None else torch.quantile(torch.tensor(dice, dtype=torch.double), 0.5, 0)
+        return cls(len(readings), size, unsteady, usual, apart, 1 - seen.double().mean(0), scores)
+
+    @property
+    def expected(self) -> Tensor:
+        """Return the Dice by structure of a prediction as good as at home; an agreement of 1 without labels."""
+        return torch.ones_like(self.absent) if self.dice is None else self.dice
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the arrays that a model file stores."""
+        stored = {"people": torch.tensor([self.people]), "size": self.size.float(), "absent": self.absent.float()}
+        stored |= {"contacts": self.contacts.float(), "apart": self.apart.float()}
+        stored |= {f"unsteady/{name}": values.float() for name, values in self.unsteady.items()}
+        return stored | ({} if self.dice is None else {"dice": self.dice.float()})
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self | None:
+        """Restore the readings that `tensors` stored, or return None for an older file."""
+        if "people" not in tensors:
+            return None
+        _require_sound(tensors)
+        wide = {name: values.double() for name, values in tensors.items()}
+        unsteady = {n.removeprefix("unsteady/"): v for n, v in wide.items() if n.startswith("unsteady/")}
+        contacts, apart, absent = (wide[name] for name in ("contacts", "apart", "absent"))
+        return cls(int(tensors["people"][0]), wide["size"], unsteady, contacts, apart, absent, wide.get("dice"))
+
+
+def _require_sound(tensors: Mapping[str, Tensor]) -> None:
+    """Check the stored readings of home scans.
+
+    Raises:
+        InputError: An array is missing, or has another shape or no finite value.
+    """
+    count = tensors["absent"].numel() if "absent" in tensors else 0
+    shapes = {"size": (2, count), "contacts": (count, count + 1), "apart": (2, count), "absent": (count,)}
+    shapes |= {name: (2, count) for name in tensors if name.startswith("unsteady/")}
+    shapes |= {"dice": (count,)} if "dice" in tensors else {}
+    sound = count > 0 and all(
+        name in tensors and tuple(tensors[name].shape) == shape and bool(torch.isfinite(tensors[name]).all())
+        for name, shape in shapes.items()
+    )
+    if not sound or tensors["people"].numel() != 1:
+        raise InputError(
+            "The calibration is damaged: the readings of home scans must have finite numbers for each structure. Fit "
+            "the prior anew, or copy the file again."
+        )
+
+
+def _usual_contacts(touching: Tensor, seen: Tensor) -> Tensor:
+    """Return the median contacts of each structure over the people who have it `(structures, 1 + structures)`."""
+    rows = [each[mask] for each, mask in zip(touching.unbind(1), seen.T, strict=True)]
+    return torch.stack([torch.quantile(row, 0.5, 0) if len(row) else torch.zeros_like(touching[0, 0]) for row in rows])
+
+
+def _apart(contacts: Tensor, usual: Tensor) -> Tensor:
+    """Return the share of an outline whose contacts differ from the usual ones `(..., structures)`."""
+    return 0.5 * (contacts - usual).abs().sum(-1)
+
+
+def _middles(values: Tensor, seen: Tensor, floor: float) -> Tensor:
+    """Find the median and the deviation of each column `(2, columns)` from the rows that are seen."""
+    columns = []
+    for column, mask in zip(values.T, seen.T, strict=True):
+        kept = column[mask]
+        if not len(kept):
+            columns.append(torch.tensor([0.0, UNKNOWN], dtype=torch.double))
+            continue
+        middle = torch.quantile(kept, 0.5)
+        robust = 1.4826 * float(torch.quantile((kept - middle).abs(), 0.5))
+        spread = max(robust, 0.7 * float(kept.std(correction=0)), floor)
+        columns.append(torch.stack([middle, middle.new_tensor(spread)]))
+    return torch.stack(columns, 1)
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Estimate of the quality of a prediction.
+
+    Args:
+        verdict: `fine`, `doubtful` or `failed`.
+        expected: Mean Dice over structures, or agreement where home Dice is not known.
+        low: Eight of ten such predictions lie between this ...
+        high: ... and this; both None where there were too few home people to tell.
+        structures: What is expected of each structure.
+        reasons: Sentences, the weightiest first; none where all is as at home.
+        home: What is expected of a prediction that is as good as at home.
+        labelled: Whether `expected` is a Dice.
+    """
+
+    verdict: Verdict
+    expected: float
+    low: float | None
+    high: float | None
+    structures: tuple[float, ...]
+    reasons: tuple[str, ...]
+    home: float = 1.0
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class Excesses:
+    """Amounts by which readings exceed those at home, by structure `(structures,)`; 0 if they are as at home.
+
+    Args:
+        unsteady: In odds.
+        size: In logarithms.
+        contact: In shares of the outline; 0 where a structure vanished.
+    """
+
+    unsteady: Tensor
+    size: Tensor
+    contact: Tensor
+
+    @classmethod
+    def of(cls, readings: Readings, home: HomeReadings, using: Sequence[str] = SHOWING) -> Self:
+        """Compare readings with those at home, by the perturbations that count."""
+        sizes = torch.tensor(readings.sizes, dtype=torch.double)
+        middle, spread = home.size
+        size = ((sizes.clamp_min(1e-30).log() - middle).abs() - DEVIATIONS["size"] * spread).clamp_min(0)
+        known = [name for name in using if name in home.unsteady and name in readings.steadiness]
+        parts = [torch.zeros_like(size)]
+        if known:
+            parts = [_above(odds(_row(readings.steadiness[name])), home.unsteady[name], "unsteady") for name in known]
+        touching = torch.tensor(readings.contacts, dtype=torch.double)
+        contact = _above(_apart(touching, home.contacts), home.apart, "contact") * (sizes > 0)
+        return cls(torch.stack(parts).mean(0), size, contact)
+
+    def worse(self, coefficients: Coefficients, gone: Tensor) -> Tensor:
+        """Sum up the excesses in odds `(structures,)`; contacts count over all structures that are there."""
+        apart = coefficients.contact * self.contact.sum() / (~gone).sum().clamp_min(1)
+        return (coefficients.unsteady * self.unsteady + coefficients.size * self.size).clamp_min(float(apart))
+
+
+def _row(values: Sequence[float]) -> Tensor:
+    """Make a tensor of double precision."""
+    return torch.tensor(values, dtype=torch.double)
+
+
+def _above(values: Tensor, home: Tensor, kind: str) -> Tensor:
+    """Compute the amount by which values exceed the usual range of home people."""
+    middle, spread = home[0], home[1]
+    return (values - middle - DEVIATIONS[kind] * spread).clamp_min(0)
+
+
+def assess(
+    readings: Readings,
+    home: HomeReadings,
+    names: Sequence[str] = (),
+    using: Sequence[str] = SHOWING,
+    coefficients: Coefficients = SHIPPED,
+) -> Assessment:
+    """Assess a prediction by its readings.
+
+    Args:
+        readings: Of the prediction.
+        home: What readings are at home.
+        names: What the structures are called.
+        using: The perturbations that count.
+        coefficients: What readings count.
+    """
+    gone = torch.tensor([size == 0 for size in readings.sizes])
+    worse = Excesses.of(readings, home, using).worse(coefficients, gone)
+    each = home.expected * torch.where(gone, home.absent, dice_from(worse))
+    ends: list[float | None] = [None, None]
+    if home.people >= PEOPLE_FOR_A_RANGE:
+        moved = zip(coefficients.widest, (coefficients.shifts[0], -coefficients.shifts[1]), strict=True)
+        bounds = (home.expected * dice_from(scale * worse + shift) for scale, shift in moved)
+        ends = [float(torch.where(gone, each, bound).mean()) for bound in bounds]
+    full = float(home.expected.mean())
+    share = float(each.mean()) / max(full, SMALLEST)
+    verdict: Verdict = "fine" if share >= coefficients.fine else "doubtful"
+    if share < coefficients.failed:
+        verdict = "failed"
+    why = reasons(readings, home, names, using, coefficients)
+    labelled = home.dice is not None
+    return Assessment(verdict, float(each.mean()), ends[0], ends[1], tuple(each.tolist()), why, full, labelled)
+
+
+def reasons(
+    readings: Readings,
+    home: HomeReadings,
+    names: Sequence[str] = (),
+    using: Sequence[str] = SHOWING,
+    coefficients: Coefficients = SHIPPED,
+) -> tuple[str, ...]:
+    """Describe in sentences what differs notably from home, the weightiest first."""
+    found = Excesses.of(readings, home, using)
+    told: list[tuple[float, str]] = []
+    for number, amount in enumerate(readings.sizes):
+        name = names[number] if number < len(names) else f"structure {number + 1}"
+        if amount == 0:
+            told += [(math.inf, f"No {name} was found.")] if float(home.absent[number]) < 1 else []
+            continue
+        size, unsteady, contact = (float(each[number]) for each in (found.size, found.unsteady, found.contact))
+        kept = fmean([readings.steadiness[key][number] for key in using if key in readings.steadiness] or [1.0])
+        usual = math.exp(float(home.size[0, number]))
+        told += [
+            (coefficients.size * size, _sized(name, amount, usual)),
+            (coefficients.unsteady * unsteady, f"The {name} changes where it should not: {kept:.2f} of it stays."),
+            (coefficients.contact * contact, f"The {name} has unusual neighbours along {contact:.0%} of its outline."),
+        ]
+    return tuple(sentence for weight, sentence in sorted(told, key=lambda pair: -pair[0]) if weight > NOTABLE)
+
+
+def _sized(name: str, size: float, usual: float) -> str:
+    """Describe how a size differs from the usual one."""
+    word = "large" if size > usual else "small"
+    return f"The {name} is unusually {word}: {size:.3g} mL, at home {usual:.3g} mL."

@@ -1,0 +1,105 @@
+"""Readings of a network's prediction for a scan, by which the prediction is assessed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from scantune.prior.assessment import SHOWING, HomeReadings, Readings, overlaps
+from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
+from scantune.runtime.threads import threads_for
+from scantune.scans.volume import Volume, batch_size
+from scantune.tasks import Task
+
+READ_SLICES = 24
+"""Most slices of a scan that readings are taken from, at equal distances."""
+
+
+@dataclass(frozen=True)
+class PredictionReader:
+    """Reads the predictions of networks for one scan.
+
+    Args:
+        images: The slices that are read `(slices, channels, *spatial)`.
+        slices: Their numbers in the scan.
+        task: Turns outputs into labels.
+        structures: Number of structures besides the background.
+        voxel_ml: Volume in mL that a pixel of a slice stands for.
+        channels: Number of image channels, which are perturbed; None for all.
+    """
+
+    images: Tensor
+    slices: Sequence[int]
+    task: Task
+    structures: int
+    voxel_ml: float
+    channels: int | None = None
+
+    @classmethod
+    def of(
+        cls, volume: Volume, task: Task, structures: int, voxel_ml: float = 1e-3, channels: int | None = None
+    ) -> "PredictionReader":
+        """Return a reader of at most `READ_SLICES` slices of a scan.
+
+        Args:
+            volume: The scan.
+            task: Turns outputs into labels.
+            structures: Number of structures besides the background.
+            voxel_ml: Volume of a voxel of the scan in mL.
+            channels: Number of image channels; None for all.
+        """
+        part = volume.spread(READ_SLICES)
+        share = len(volume.images) / len(part.images)
+        return cls(part.images, part.slices.tolist(), task, structures, voxel_ml * share, channels)
+
+    def read(self, network: nn.Module, names: Sequence[str] = SHOWING, own: Tensor | None = None) -> Readings:
+        """Return the readings of a network's prediction.
+
+        Args:
+            network: The network.
+            names: The perturbations.
+            own: Labels of the slices as they are `(slices, *spatial)`, if they are known.
+        """
+        labels = self.labels(network) if own is None else own
+        perturbed = {name: self.labels(network, name) for name in names}
+        return Readings.of(labels.cpu(), perturbed, self.structures, self.voxel_ml)
+
+    @torch.no_grad()
+    def labels(self, network: nn.Module, name: str = "") -> Tensor:
+        """Return the labels `(slices, *spatial)` of the slices, or of the perturbed slices, put back in place."""
+        change = PERTURBATIONS[name] if name else UNCHANGED
+        images = change.there(self.images[:, : self.channels])
+        if self.channels is not None:
+            images = torch.cat([images, self.images[:, self.channels :]], 1)
+        parts = torch.split(images, batch_size(images))
+        threads = threads_for(network, images)
+        outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
+        return torch.cat([change.back(self.task.predict(output)).cpu() for output in outputs])
+
+
+@dataclass(frozen=True)
+class HeldOutScan:
+    """A scan of a source subject that the network was not trained on.
+
+    Args:
+        volume: The scan.
+        reference: Labels `(slices, *spatial)`, if they are known.
+        voxel_ml: Volume of a voxel in mL.
+    """
+
+    volume: Volume
+    reference: Tensor | None = None
+    voxel_ml: float = 1e-3
+
+
+def read_home(network: nn.Module, scans: Iterable[HeldOutScan], task: Task, structures: int) -> HomeReadings:
+    """Return the readings of held-out source scans, with the Dice of their predictions if all have references."""
+    readings, scores = [], []
+    for scan in scans:
+        reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
+        labels = reader.labels(network)
+        readings.append(reader.read(network, own=labels))
+        if scan.reference is not None:
+            scores.append(overlaps(labels, scan.reference.cpu()[list(reader.slices)], structures))
+    return HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)

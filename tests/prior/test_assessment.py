@@ -1,0 +1,159 @@
+"""Assessment of made-up label maps of a few pixels."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from scantune.errors import InputError
+from scantune.prior.assessment import (
+    SHIPPED,
+    HomeReadings,
+    Readings,
+    assess,
+    contact_shares,
+    dice_from,
+    odds,
+    overlaps,
+)
+from tests.toy_labels import RADII, disc, readings_of
+
+
+@pytest.fixture
+def home() -> HomeReadings:
+    people = [readings_of(disc(radius, radius / 2), disc(radius, radius / 2, shift=1)) for radius in RADII]
+    return HomeReadings.fit(people, [[0.94, 0.90]] * len(RADII))
+
+
+def test_odds_and_dice_are_inverse() -> None:
+    values = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=torch.double)
+    torch.testing.assert_close(dice_from(odds(values)), values, atol=2e-3, rtol=0)
+
+
+def test_a_size_alone_bounds_the_dice_as_the_formula_says() -> None:
+    ratio = 1.8
+    best = 2 * min(1, ratio) / (1 + ratio)
+    assert float(dice_from(torch.tensor(math.log(ratio)))) == pytest.approx(best)
+
+
+def test_overlaps_of_nothing_are_no_evidence() -> None:
+    empty = torch.zeros(2, 4, 4, dtype=torch.long)
+    assert overlaps(empty, empty, 2) == (0.0, 0.0)
+
+
+def test_contacts_are_counted_by_hand() -> None:
+    labels = torch.tensor([[[0, 1, 1, 2]]])
+    assert contact_shares(labels, 2).tolist() == [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
+
+
+def test_contacts_of_a_volume_count_faces_within_it_alone() -> None:
+    labels = torch.zeros(1, 3, 3, 3, dtype=torch.long)
+    labels[0, 1, 1, 1] = 1
+    assert contact_shares(labels, 1).tolist() == [[1.0, 0.0]]
+    two = torch.stack([torch.zeros(3, 3), torch.ones(3, 3)]).long()
+    assert contact_shares(two, 1).tolist() == [[0.0, 0.0]]
+
+
+def test_what_is_as_at_home_is_fine_and_as_good(home: HomeReadings) -> None:
+    found = assess(readings_of(disc(12.1, 6.05), disc(12.1, 6.05, shift=1)), home)
+    assert found.verdict == "fine"
+    assert found.expected == pytest.approx(0.92, abs=0.01)
+    assert found.reasons == ()
+    assert found.labelled
+
+
+def test_an_empty_prediction_has_failed_though_nothing_changes_it(home: HomeReadings) -> None:
+    found = assess(readings_of(torch.zeros(2, 40, 40, dtype=torch.long)), home)
+    assert (found.verdict, found.expected) == ("failed", 0.0)
+    assert found.reasons[0] == "No structure 1 was found."
+
+
+def test_a_vanished_structure_counts_nothing_and_is_named(home: HomeReadings) -> None:
+    found = assess(readings_of(disc(12.0, 0.0)), home, names=("rim", "core"))
+    assert found.structures[1] == 0
+    assert found.verdict == "failed"
+    assert found.reasons[0] == "No core was found."
+
+
+def test_a_structure_that_some_people_lack_may_be_missing() -> None:
+    people = [readings_of(disc(12.0, 6.0 if number % 2 else 0.0)) for number in range(8)]
+    home = HomeReadings.fit(people, [[0.9, 0.9]] * 8)
+    found = assess(readings_of(disc(12.0, 0.0)), home)
+    assert found.structures[1] == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize("radius", [6.0, 20.0])
+def test_an_unusual_size_is_held_against_a_prediction(home: HomeReadings, radius: float) -> None:
+    found = assess(readings_of(disc(radius, radius / 2)), home)
+    assert found.verdict == "failed"
+    assert "unusually" in found.reasons[0]
+
+
+def test_the_more_unsteady_the_worse(home: HomeReadings) -> None:
+    estimates = [assess(readings_of(disc(12, 6), disc(12, 6, shift=shift)), home).expected for shift in (1, 2, 4, 8)]
+    assert estimates == sorted(estimates, reverse=True)
+    assert estimates[-1] < 0.5 * estimates[0]
+
+
+def test_a_perturbation_that_tells_nothing_at_home_tells_little(home: HomeReadings) -> None:
+    shaky = readings_of(disc(12, 6), disc(12, 6, shift=9))
+    loose = HomeReadings.fit([shaky] * 8, [[0.94, 0.90]] * 8)
+    assert assess(shaky, loose).expected == pytest.approx(0.92, abs=0.01)
+    assert assess(shaky, home).expected < 0.5
+
+
+def test_swapped_structures_are_seen_by_their_contacts(home: HomeReadings) -> None:
+    swapped = disc(12, 6)
+    swapped = torch.where(swapped > 0, 3 - swapped, 0)
+    usual = readings_of(disc(12, 6), disc(12, 6, shift=1))
+    found = Readings(usual.sizes, usual.steadiness, readings_of(swapped).contacts)
+    assert assess(found, home).verdict == "failed"
+    assert "neighbours" in assess(found, home).reasons[0]
+
+
+def test_the_estimate_lies_in_its_range_and_few_people_give_none(home: HomeReadings) -> None:
+    readings = readings_of(disc(12, 6), disc(12, 6, shift=3))
+    found = assess(readings, home)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.expected < found.high
+    few = assess(readings, replace(home, people=4))
+    assert (few.low, few.high) == (None, None)
+
+
+def test_without_labels_it_is_an_agreement(home: HomeReadings) -> None:
+    found = assess(readings_of(disc(12.1, 6.05), disc(12.1, 6.05, shift=1)), replace(home, dice=None))
+    assert not found.labelled
+    assert found.expected == pytest.approx(1.0, abs=0.01)
+
+
+def test_home_readings_come_back_from_plain_arrays(home: HomeReadings) -> None:
+    again = HomeReadings.from_tensors(home.tensors())
+    assert again is not None
+    readings = readings_of(disc(14, 6), disc(14, 6, shift=2))
+    assert assess(readings, again).expected == pytest.approx(assess(readings, home).expected, abs=1e-5)
+    assert again.people == len(RADII)
+
+
+def test_a_structure_that_no_home_prediction_has_tells_nothing() -> None:
+    home = HomeReadings.fit([readings_of(disc(12.0, 0.0))] * 6, [[0.9, 0.0]] * 6)
+    assert math.isfinite(assess(readings_of(disc(12.0, 6.0)), home).expected)
+    assert assess(readings_of(disc(12.0, 0.0)), home).structures[0] == pytest.approx(0.9, abs=0.01)
+
+
+def test_shipped_coefficients_can_only_make_an_estimate_worse() -> None:
+    assert min(SHIPPED.unsteady, SHIPPED.size, SHIPPED.contact) >= 0
+
+
+def test_a_file_of_version_0_1_has_no_home_readings() -> None:
+    assert HomeReadings.from_tensors({"typical": torch.tensor([0.1])}) is None
+
+
+@pytest.mark.parametrize("name", ["size", "contacts", "apart", "absent", "unsteady/moved", "dice"])
+def test_damaged_home_readings_are_refused(home: HomeReadings, name: str) -> None:
+    stored = home.tensors()
+    with pytest.raises(InputError, match="The calibration is damaged"):
+        HomeReadings.from_tensors(stored | {name: stored[name] * math.nan})
+    with pytest.raises(InputError, match="The calibration is damaged"):
+        HomeReadings.from_tensors(stored | {name: stored[name].flatten()[:1]})

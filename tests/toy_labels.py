@@ -1,0 +1,23 @@
+"""Discs with a core as label maps, and their readings."""
+
+import torch
+from torch import Tensor
+
+from scantune.prior.assessment import Readings
+
+
+def disc(radius: float, core: float, shift: int = 0, size: int = 40) -> Tensor:
+    """Draw a disc 1 with a core 2 in two slices."""
+    rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    distance = ((rows - size / 2) ** 2 + (columns - size / 2 - shift) ** 2).sqrt()
+    labels = (distance < radius).long() + (distance < core).long()
+    return labels.expand(2, size, size)
+
+
+def readings_of(labels: Tensor, other: Tensor | None = None) -> Readings:
+    """Read a label map that is as steady as `other` lets it be."""
+    other = labels if other is None else other
+    return Readings.of(labels, {"moved": other, "mirrored": other}, structures=2)
+
+
+RADII = (11.0, 11.5, 12.0, 12.5, 13.0, 11.8, 12.2, 12.6)
