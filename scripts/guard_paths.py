@@ -25,13 +25,14 @@ from torch import Tensor
 
 import scantune
 from scantune.adaptation.guard.similarity import SimilarityReading
-from scantune.adaptation.guard.stability import PERTURBATIONS, PerturbedSlices, agreements
+from scantune.adaptation.guard.stability import PerturbedSlices, agreements
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.prediction import predict
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam
 from scantune.methods import METHODS, FoECNN, ModelParts
 from scantune.networks import set_memory_layout
+from scantune.prior.perturbations import PERTURBATIONS
 from scantune.scans.io import read_labels, read_scan
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import scantune
 from scantune.adaptation.guard.stability import (
     GUARD_PERTURBATIONS,
-    PERTURBATIONS,
     StabilityGuard,
     StabilityReading,
     StabilityRules,
 )
 from scantune.prior.calibration import Calibration
+from scantune.prior.perturbations import PERTURBATIONS
 
 DEFAULT = "foe-cnn-pca"
 ENDS = ("entropy 1e-3",)
@@ -87,7 +87,7 @@ def play(
     path = line["path"]
     end_alone = line["run"] in ENDS
     if not end_alone and energy(line) <= known.levels.low:
-        return Played(0, 0, "skipped")
+        return Played(0, 0, "left alone")
     guard, chosen, best = StabilityGuard(look(path[0], names), rules, known, energy(line)), 0, path[0]["smoothed"]
     for row in [lowest(path)] if end_alone else path[1:]:
         if not row["valid"] or row["smoothed"] >= best:
@@ -199,11 +199,11 @@ def _gains(rows: list[Row], column: str = "dice") -> list[float]:
 
 def _by_centre(rows: list[Row]) -> None:
     print(f"## {DEFAULT} under the guard, by centre\n")
-    print("| cohort | centre | scans | source | unguarded | guarded | worst scan | kept | rolled back | skipped |")
+    print("| cohort | centre | scans | source | unguarded | guarded | worst scan | adapted | unsolved | left alone |")
     print("|---" * 10 + "|")
     for (cohort, site), group in _grouped([row for row in rows if row["method"] == DEFAULT], "cohort", "site"):
         means = [f"{fmean(row[name] for row in group):.3f}" for name in ("dice_before", "dice_free", "dice")]
-        made = [str(sum(row["decision"] == what for row in group)) for what in ("kept", "rolled back", "skipped")]
+        made = [str(sum(row["decision"] == what for row in group)) for what in ("adapted", "unsolved", "left alone")]
         cells = [cohort, site, str(len(group)), *means, f"{min(_gains(group)):+.3f}", *made]
         print(f"| {' | '.join(cells)} |")
 
@@ -216,7 +216,7 @@ def _bounds(rows: list[Row]) -> None:
     scan = min(rows, key=lambda row: row["dice"] - row["dice_before"])
     shifted = [row for row in rows if row["site"] != row["source_site"]]
     read = [row for row in shifted if row["reading"] != "typical"]
-    back, of_read = (sum(row["decision"] == "rolled back" for row in group) for group in (shifted, read))
+    back, of_read = (sum(row["decision"] == "unsolved" for row in group) for group in (shifted, read))
     improved = [row for row in shifted if row["dice_free"] - row["dice_before"] > 0.01]
     stay = [sum(gain > least for gain in _gains(improved)) for least in (0, 0.01)]
     told = (
@@ -234,9 +234,7 @@ def _by_method(rows: list[Row]) -> None:
     print("Harmful: loses more than 0.01 unguarded, and how many of these the guard lets through. Improved: gains more")
     print("than 0.01 unguarded, and how many of these stay improved. Caught: loses more than 0.05 unguarded, and how")
     print("many of these lose less than 0.01 under the guard. Gain kept: mean change under the guard and without it.\n")
-    print(
-        "| data | method | scans | harmful, let through | improved, stay | caught | rolled back | gain kept | worst |"
-    )
+    print("| data | method | scans | harmful, let through | improved, stay | caught | unsolved | gain kept | worst |")
     print("|---" * 9 + "|")
     for (cohort, method), group in [
         *(((("simulated", m)), g) for (m,), g in _grouped([r for r in rows if r["cohort"] not in REAL], "method")),
@@ -244,7 +242,7 @@ def _by_method(rows: list[Row]) -> None:
     ]:
         pairs = list(zip(_gains(group), _gains(group, "dice_free"), strict=True))
         shifted = [row for row in group if row["site"] != row["source_site"]]
-        back = sum(row["decision"] == "rolled back" for row in shifted)
+        back = sum(row["decision"] == "unsolved" for row in shifted)
         cells = [
             f"{sum(f < -0.01 for _, f in pairs)}, {sum(g < -0.01 for g, _ in pairs)}",
             f"{sum(f > 0.01 for _, f in pairs)}, {sum(f > 0.01 and g > 0 for g, f in pairs)}",

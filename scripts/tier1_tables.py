@@ -189,7 +189,7 @@ def pairs(study: Study) -> list[tuple[str, str]]:
 def _guard(study: Study) -> Iterator[str]:
     yield "## The guard: every method without and with it\n"
     yield _head(
-        "cohort, method", "scans", "harmful, let through", "improved, stay", "caught", "rolled back", "gain", "worst"
+        "cohort, method", "scans", "harmful, let through", "improved, stay", "caught", "unsolved", "gain", "worst"
     )
     tested = study.columns(training=False)
     groups: dict[str, list[SiteColumn]] = {"all": tested}
@@ -217,7 +217,7 @@ def _judged(found: Changes) -> list[str]:
         f"{len(harmful)}, {sum(guarded < -0.01 for _, guarded, _ in harmful)}",
         f"{len(improved)}, {sum(guarded > 0.01 for _, guarded, _ in improved)}",
         f"{sum(guarded > -0.01 for _, guarded, _ in lost)} of {len(lost)}",
-        f"{sum(action == 'rolled back' for *_, action in each)} of {len(each)}",
+        f"{sum(action == 'unsolved' for *_, action in each)} of {len(each)}",
         f"{fmean(e[1] for e in each):+.4f} of {fmean(e[0] for e in each):+.4f}",
         f"{min(e[1] for e in each):+.3f} of {min(e[0] for e in each):+.3f}",
     ]
@@ -225,7 +225,7 @@ def _judged(found: Changes) -> list[str]:
 
 def _centres(study: Study) -> Iterator[str]:
     yield "## foe-cnn-pca under the guard, by centre\n"
-    actions = ("kept", "rolled back", "skipped")
+    actions = ("adapted", "unsolved", "left alone")
     yield _head("cohort, centre", "scans", STRONG_BASELINES[0], "foe-cnn-pca", GUARDED, "worst scan", *actions)
     for column in study.columns(training=False):
         found = changes(study, [column], "foe-cnn-pca", f"foe-cnn-pca, {GUARDED}")

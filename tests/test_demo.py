@@ -79,7 +79,7 @@ def test_the_source_centre_is_the_reference_and_each_chosen_centre_is_adapted_to
     assert source.centre == BRAIN.source
     assert source.figure is None
     assert source.dice_before == source.dice_after
-    assert source.result.decision.action == "skipped"
+    assert source.result.decision.action == "left alone"
     assert [showing.centre for showing in shifted] == ["pd-3T", "ir-3T"]
     for showing in shifted:
         assert showing.result.facts["method"] == "foe-cnn-pca"
@@ -172,24 +172,26 @@ def test_the_command_shows_scores_and_the_next_command(typed, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "Simulated scans" in shown.out
     assert re.search(rf"{BRAIN.source} +0\.\d{{3}} +\d\.\d{{4}} +not adapted", shown.out)
-    assert re.search(r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(kept|rolled back) +\d+\.\d s", shown.out)
+    assert re.search(
+        r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(adapted|unsolved|left alone) +\d+\.\d s", shown.out
+    )
     assert f"Open {tmp_path / 'out' / 'index.html'}" in shown.out
     assert f"scantune adapt my_T1.nii.gz --model {tmp_path / 'toy.safetensors'} --out out" in shown.out
-    table = re.split("^(?:pd-3T was rolled back|A figure)", shown.out, maxsplit=1, flags=re.MULTILINE)[0]
+    table = re.split("^(?:pd-3T is unsolved|A figure)", shown.out, maxsplit=1, flags=re.MULTILINE)[0]
     assert "trained for." in table
     assert max(map(len, table.splitlines())) <= 80
     assert "1 of 1: pd-3T" in shown.err
     assert (tmp_path / "out" / "pd-3T.png").exists()
 
 
-def test_the_command_says_why_a_scan_was_rolled_back(typed, capsys, monkeypatch):
-    decided = Decision("rolled back", "it got worse.")
+def test_the_command_says_why_a_scan_is_unsolved(typed, capsys, monkeypatch):
+    decided = Decision("unsolved", "it got worse.")
     monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: decided)
     assert main(typed) == 0
     shown = capsys.readouterr().out
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()
     assert before == after
-    assert "pd-3T was rolled back: it got worse." in shown
+    assert "pd-3T is unsolved: it got worse." in shown
 
 
 def test_a_wrong_centre_is_one_line(typed, capsys):

@@ -44,7 +44,7 @@ def test_a_gamma_shifted_scan_gains_dice(gamma, toy):
     assert dice(toy.network(images).argmax(1), labels) > 0.95
     assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.1
     assert result.energy_after < 0.5 * result.energy_before
-    assert result.decision.action == "kept"
+    assert result.decision.action == "adapted"
 
 
 def monai_network(**settings):
@@ -127,7 +127,7 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
     assert entry["volumes_ml"]["core"] == pytest.approx((labels == 2).sum() * 3 / 1000, abs=1e-3)
 
 
-@pytest.mark.parametrize(("action", "times"), [("kept", 2), ("rolled back", 1)])
+@pytest.mark.parametrize(("action", "times"), [("adapted", 2), ("unsolved", 1)])
 def test_a_prediction_is_resampled_once_however_often_it_is_asked_for(model, monkeypatch, tmp_path, action, times):
     resampled = []
     to_native = Prepared.to_native
@@ -161,14 +161,14 @@ def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
 
 
 def test_a_rollback_returns_the_source(toy, monkeypatch):
-    monkeypatch.setattr(StabilityGuard, "decision", lambda _: Decision("rolled back", "because."))
+    monkeypatch.setattr(StabilityGuard, "decision", lambda _: Decision("unsolved", "because."))
     scan = toy_scan(106)[0] ** 2
     result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, device="cpu")
     assert result.decision.reason == "because."
     assert torch.equal(result.prediction, result.source_prediction)
     assert torch.equal(result.network(scan), toy.network(scan))
     free = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, guard=False)
-    assert free.decision.action == "kept"
+    assert free.decision.action == "adapted"
     assert free.energy_after < result.energy_after
 
 
@@ -184,7 +184,7 @@ def test_a_typical_scan_is_left_as_it_is(method, toy, calibrated):
     low = 2 * toy.prior.energy(toy.network, scan)
     calibrated = replace(calibrated, calibration=replace(calibrated.calibration, levels=EnergyLevels(low, low, 1.0)))
     result = scantune.adapt(toy.network, scan, prior=calibrated, method=method, device="cpu")
-    assert result.decision.action == "skipped"
+    assert result.decision.action == "left alone"
     assert result.decision.reason == (
         f"the scan is as typical as source subjects: energy {low / 2:.4g}, theirs from {low:.4g}."
     )
@@ -201,14 +201,14 @@ def test_a_shifted_scan_can_be_adapted_until_it_is_typical(method, toy, calibrat
     assert min(before) > typical >= last
     assert len(before) < PRESETS["fast"].steps
     assert result.facts["reading_before"] == "far out"
-    assert result.decision.action == "kept"
+    assert result.decision.action == "adapted"
     assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.05
 
 
 def test_the_most_stable_step_is_kept_and_its_numbers_are_told(toy, calibrated):
     images, labels = toy_scan(100)
     result = scantune.adapt(toy.network, images**1.5, prior=calibrated, method="foe-cnn")
-    assert result.decision.action == "kept"
+    assert result.decision.action == "adapted"
     assert result.facts["guard"] == result.decision.numbers
     assert result.decision.numbers["stability_after"] > result.decision.numbers["stability_before"]
     chosen = result.trace[result.facts["best_step"]]
@@ -222,7 +222,7 @@ def test_a_scan_on_which_the_source_failed_is_rescued_under_the_guard(gamma, toy
     images, labels = toy_scan(100)
     result = scantune.adapt(toy.network, images**gamma, prior=calibrated, steps=40)
     assert dice(result.source_prediction, labels) < 0.6
-    assert result.decision.action == "kept"
+    assert result.decision.action == "adapted"
     assert dice(result.prediction, labels) > 0.9
 
 
@@ -249,7 +249,7 @@ def test_an_adaptation_that_strays_is_stopped_and_rolled_back(toy, calibrated, m
     better = [row["objective"] < result.trace[0]["objective"] for row in result.trace]
     assert better == [False] * (len(better) - 1) + [True]
     assert result.facts["best_step"] == 0
-    assert result.decision.action == "rolled back"
+    assert result.decision.action == "unsolved"
     assert result.state == {}
     assert torch.equal(result.prediction, toy.network(scan).argmax(1))
 
@@ -279,7 +279,7 @@ def test_a_look_at_a_step_does_not_predict_again_what_the_step_has_predicted(toy
     torch.testing.assert_close(result.adapted.probabilities, expected.adapted.probabilities)
 
 
-@pytest.mark.parametrize(("verdict", "action"), [("accepted", "kept"), ("refused", "rolled back")])
+@pytest.mark.parametrize(("verdict", "action"), [("accepted", "adapted"), ("refused", "unsolved")])
 def test_in_the_papers_preset_the_guard_judges_the_end_alone(verdict, action, toy, calibrated, monkeypatch):
     looks = judged(monkeypatch, verdict)
     scan = toy_scan(100)[0] ** 1.5
@@ -299,7 +299,7 @@ def test_without_the_guard_nothing_is_skipped_or_stopped(gamma, toy, calibrated,
     monkeypatch.setattr(StabilityGuard, "verdict", lambda *_: pytest.fail("the guard was asked"))
     result = scantune.adapt(toy.network, toy_scan(100)[0] ** gamma, prior=calibrated, steps=6, guard=False)
     assert len(result.trace) == 7
-    assert result.decision.action == "kept"
+    assert result.decision.action == "adapted"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -319,7 +319,7 @@ def test_energies_are_told_only_of_experts_with_enough_samples(toy):
 
 def test_zero_steps_are_the_source(toy):
     result = scantune.adapt(toy.network, toy_scan(109)[0] ** 2, prior=toy.prior, steps=0)
-    assert result.decision.action == "skipped"
+    assert result.decision.action == "left alone"
     assert torch.equal(result.prediction, result.source_prediction)
 
 

@@ -40,7 +40,7 @@ class FakeResult:
         outputs = {"segmentation": f"{name}_seg.nii.gz", "source": f"{name}_source_seg.nii.gz"}
         for file in outputs.values():
             (folder / file).write_text(self.text())
-        return {"decision": "kept", "reason": "It fell.", "energy_after": float("nan"), "outputs": outputs}
+        return {"decision": "adapted", "reason": "It fell.", "energy_after": float("nan"), "outputs": outputs}
 
     def with_page(self, folder, entry):
         name = f"{scan_name(self.path)}_page.html"
@@ -102,7 +102,7 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     assert list(manifest["scans"]) == ["a", "b"]
     assert "decision" not in manifest
     entry = manifest["scans"]["b"]
-    assert (entry["status"], entry["decision"], entry["input"]) == ("done", "kept", "b.nii")
+    assert (entry["status"], entry["decision"], entry["input"]) == ("done", "adapted", "b.nii")
     assert entry["energy_after"] is None
     assert sorted(path.name for path in out.iterdir()) == [
         *("a_page.html", "a_seg.nii.gz", "a_source_seg.nii.gz"),
@@ -113,7 +113,7 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
 def test_the_decision_of_an_only_scan_stands_at_the_top(adapted, scan, tmp_path):
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS)
     manifest = read_manifest(tmp_path / "out")
-    assert (manifest["decision"], manifest["reason"]) == ("kept", "It fell.")
+    assert (manifest["decision"], manifest["reason"]) == ("adapted", "It fell.")
 
 
 def test_no_path_of_the_machine_is_written(adapted, scan, tmp_path):
@@ -165,7 +165,11 @@ def test_a_scan_whose_page_cannot_be_written_is_done_and_tried_again_for_its_pag
         (outcome,) = adapt_scans([path, path], MODEL, out, SETTINGS)
         assert (outcome.status, outcome.entry["page_failure"]) == ("done", "The page is too large.")
         entry = read_manifest(out)["scans"]["a"]
-        assert (entry["status"], entry["decision"], entry["page_failure"]) == ("done", "kept", "The page is too large.")
+        assert (entry["status"], entry["decision"], entry["page_failure"]) == (
+            "done",
+            "adapted",
+            "The page is too large.",
+        )
         assert list(entry["outputs"]) == ["segmentation", "source"]
     assert statuses(adapt_scans([path], MODEL, out, SETTINGS, pages=False)) == {"a": "already done"}
     path.write_text("fine")
@@ -291,7 +295,7 @@ def test_failed_scans_are_tried_again(adapted, scan, tmp_path):
     adapt_scans([path], MODEL, tmp_path / "out", SETTINGS)
     path.write_text("fine")
     assert statuses(adapt_scans([path], MODEL, tmp_path / "out", SETTINGS)) == {"a": "done"}
-    assert read_manifest(tmp_path / "out")["decision"] == "kept"
+    assert read_manifest(tmp_path / "out")["decision"] == "adapted"
 
 
 def test_results_of_an_earlier_run_stay_described_after_a_failure(adapted, scan, tmp_path):

@@ -162,7 +162,7 @@ def test_a_scan_that_was_not_adapted_to_says_so(model):
 
 
 def test_a_step_that_was_rolled_back_is_not_called_chosen(result):
-    back = dataclasses.replace(result, decision=Decision("rolled back", "so."))
+    back = dataclasses.replace(result, decision=Decision("unsolved", "so."))
     axes = Figure().add_subplot()
     plot_trace(axes, back)
     assert list(lines(axes)) == ["objective", "energy"]

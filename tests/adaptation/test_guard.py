@@ -142,7 +142,7 @@ def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
     for each in (look(0.85, 0.95), look(0.9, 0.9), look(0.7, 0.2)):
         guard.verdict(each)
     decision = guard.decision()
-    assert decision.action == "kept"
+    assert decision.action == "adapted"
     assert decision.reason == (
         "the prediction became more stable, 0.800 to 0.900, and agrees to 0.900 with that of the source."
     )
@@ -155,7 +155,7 @@ def test_a_rollback_says_why():
     worse.verdict(look(0.7))
     emptied.verdict(look(1.0, 0.0, (0, 0)))
     reasons = [guard.decision().reason for guard in (nothing, worse, emptied)]
-    assert {guard.decision().action for guard in (nothing, worse, emptied)} == {"rolled back"}
+    assert {guard.decision().action for guard in (nothing, worse, emptied)} == {"unsolved"}
     assert reasons[0] == "no step lowered the objective."
     assert reasons[1].startswith("no step made the prediction stabler (0.800 before)")
     assert reasons[2] == "structures of the source prediction were lost on the way."

@@ -79,7 +79,7 @@ def test_a_rollback_says_what_was_missing():
     assert verdicts(SOURCE)[1].reason == asked
     torn = verdicts(replace(SOURCE, likeness=0.9, folding=0.5))[1]
     assert (torn.action, torn.reason) == (
-        "rolled back",
+        "unsolved",
         "the deformation that makes atlas and scan more alike folds or is too rough.",
     )
 
@@ -105,7 +105,7 @@ def test_a_look_is_the_mean_over_all_slices_and_padding_counts_nothing(toy_regis
 def test_without_a_method_a_network_is_adapted_by_that_of_its_task(toy, toy_registration):
     registered = scantune.adapt(toy_registration.model, with_heights(toy_scan(95)[0]), steps=6)
     assert registered.facts["method"] == "instance"
-    assert registered.decision.action == "kept"
+    assert registered.decision.action == "adapted"
     numbers = registered.decision.numbers
     assert numbers["likeness_after"] > numbers["likeness_before"]
     assert scantune.adapt(toy.network, toy_scan(95)[0], toy.prior, steps=1).facts["method"] == "foe-cnn-pca"
@@ -131,7 +131,7 @@ def test_what_makes_atlas_and_scan_less_alike_is_rolled_back_by_either_preset(to
     for preset in ("fast", "paper"):
         result = scantune.adapt(toy_registration.model, scan, method=Estranged, preset=preset, steps=3)
         assert result.trace[-1]["objective"] < result.trace[0]["objective"]
-        assert result.decision.action == "rolled back"
+        assert result.decision.action == "unsolved"
         assert result.network.state_dict().keys() == toy_registration.network.state_dict().keys()
 
 
@@ -140,14 +140,14 @@ def test_a_typical_scan_is_registered_better_all_the_same(toy_registration):
     prior = toy.prior.calibrated(toy.network, [(volume, None) for volume in toy.volumes], task=toy.task)
     levels = replace(prior.calibration.levels, middle=10.0, typical=11.0, far=20.0)
     prior = replace(prior, calibration=replace(prior.calibration, levels=levels))
-    assert scantune.adapt(toy.model, scan, prior, steps=3).decision.action == "kept"
+    assert scantune.adapt(toy.model, scan, prior, steps=3).decision.action == "adapted"
 
 
 def test_a_deformation_is_no_start_for_the_next_scan_of_a_site(toy_registration):
     site = scantune.Site(toy_registration.model, steps=3)
     for seed, slices in ((97, 6), (98, 4)):
         result = site.adapt(with_heights(toy_scan(seed)[0])[:slices])
-        assert (result.decision.action, result.facts["started_from"], result.state) == ("kept", None, {})
+        assert (result.decision.action, result.facts["started_from"], result.state) == ("adapted", None, {})
 
 
 def test_rules_are_played_back_on_paths_as_the_guard_would_judge_them():

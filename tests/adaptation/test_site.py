@@ -48,7 +48,7 @@ def test_the_next_one_starts_where_the_last_good_one_ended(toy, visited):
     again.remembered, again.origin = here.remembered, here.origin
     second = again.adapt(NEXT)
     cold = scantune.adapt(toy.network, NEXT, prior=toy.prior, method="foe-cnn", steps=4, device="cpu")
-    assert second.decision.action == "kept"
+    assert second.decision.action == "adapted"
     assert second.facts["started_from"] == "a volume"
     assert second.trace[0]["objective"] < 0.5 * cold.trace[0]["objective"]
     labels = toy_scan(301)[1]
@@ -61,7 +61,7 @@ def test_a_bad_scan_does_not_spoil_the_next(toy, visited):
     for each in (spoilt, clean):
         each.remembered, each.origin = here.remembered, here.origin
     bad = spoilt.adapt(bad_scan())
-    assert bad.decision.action == "rolled back"
+    assert bad.decision.action == "unsolved"
     assert torch.equal(bad.prediction, toy.network(bad_scan()).argmax(1))
     after, untouched = spoilt.adapt(NEXT), clean.adapt(NEXT)
     assert torch.equal(after.adapted.probabilities, untouched.adapted.probabilities)
@@ -96,7 +96,7 @@ def test_the_command_line_adapts_scan_after_scan_of_a_site(toy, tmp_path):
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["settings"]["site"]
     assert [manifest["scans"][name]["started_from"] for name in "ab"] == [None, "a"]
-    assert manifest["scans"]["a"]["decision"] == "kept"
+    assert manifest["scans"]["a"]["decision"] == "adapted"
     assert manifest["scans"]["a"]["guard"]["looks"] >= 1
 
 

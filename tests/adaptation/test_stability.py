@@ -6,14 +6,13 @@ from torch import nn
 
 from scantune.adaptation.guard.stability import (
     GUARD_PERTURBATIONS,
-    PERTURBATIONS,
     READ_SLICES,
-    Perturbation,
     PerturbedSlices,
     agreements,
     stability,
 )
 from scantune.methods import OutputCache
+from scantune.prior.perturbations import PERTURBATIONS, Perturbation
 from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan

@@ -121,7 +121,7 @@ def test_a_row_says_what_a_plain_adaptation_gives(path, whole):
     assert rows["whole"].dice == dice(np.minimum(result.prediction, 1), np.minimum(reference, 1), 1)
     assert rows["mean"].dice == pytest.approx((rows["rim"].dice + rows["core"].dice) / 2)
     assert (rows["rim"].energy_before, rows["rim"].energy_after) == (result.energy_before, result.energy_after)
-    assert (rows["rim"].steps, rows["rim"].decision, rows["rim"].job) == (2, "kept", job.key)
+    assert (rows["rim"].steps, rows["rim"].decision, rows["rim"].job) == (2, "adapted", job.key)
     manifest = json.loads((whole / "jobs" / job.key / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["energies_after"] == result.adapted.energies
     trace = json.loads((whole / "jobs" / job.key / "trace.json").read_text(encoding="utf-8"))

@@ -87,7 +87,7 @@ def test_from_scans_to_scores(model, tmp_path, capsys):
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     entry = manifest["scans"]["sub-1"]
     assert (entry["method"], entry["preset"], entry["steps"], entry["seed"]) == ("foe-cnn-pca", "fast", 2, 0)
-    assert entry["decision"] in ("kept", "rolled back")
+    assert entry["decision"] in ("adapted", "unsolved")
     assert entry["energy_before"] > 0
     labels = np.asarray(nibabel.load(out / "sub-1_seg.nii.gz").dataobj)
     assert entry["volumes_ml"]["disc"] == pytest.approx((labels == 1).sum() * 9e-3, abs=1e-3)
@@ -301,21 +301,21 @@ def test_labels_that_are_not_are_refused(words, capsys):
         parse_labels(words)
 
 
-def outcome(decision="kept", status="done", **entry):
+def outcome(decision="adapted", status="done", **entry):
     return Outcome("a", status, {"decision": decision, "reason": "so", **entry})
 
 
 BAD, CRASHED = outcome("failed", "failed"), outcome("failed", "failed", traceback=["oops"])
-BACK = outcome("rolled back")
+BACK = outcome("unsolved")
 
 
 @pytest.mark.parametrize(
     ("outcomes", "strict", "code"),
     [
-        ([outcome(), outcome("skipped")], True, 0),
+        ([outcome(), outcome("left alone")], True, 0),
         ([outcome(), BACK], False, 0),
         ([outcome(), BACK], True, 3),
-        ([outcome("rolled back", "already done")], True, 3),
+        ([outcome("unsolved", "already done")], True, 3),
         ([outcome(), BAD], False, 3),
         ([BAD, BAD], False, 2),
         ([BAD, CRASHED], False, 3),
@@ -495,6 +495,6 @@ def test_scans_side_by_side_are_estimated_and_drawn_together(capsys):
 def test_rolled_back_scans_tell_their_reason(capsys, tmp_path):
     Adapt(scans=(), model="", out=tmp_path)._show([BACK, outcome(energy_before=1.0, energy_after=0.5)])
     told = capsys.readouterr().out
-    assert "a was rolled back: so" in told
+    assert "a is unsolved: so" in told
     assert "1.0000 -> 0.5000" in told
     assert outcome_table([BACK]).row_count == 1

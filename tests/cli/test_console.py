@@ -69,7 +69,7 @@ def test_a_score_is_called_what_it_is(screen):
 
 
 def test_adapting_is_a_bar_with_the_scans_name_on_a_terminal(screen):
-    kept = Outcome("sub-[1]", "done", {"decision": "kept", "reason": ""})
+    kept = Outcome("sub-[1]", "done", {"decision": "adapted", "reason": ""})
     failed = Outcome("sub-2", "failed", {"decision": "failed", "reason": "torn"})
     with Display(screen.console) as display:
         display.begin(["sub-[1]", "sub-2"])
@@ -94,21 +94,21 @@ def test_the_table_tells_energies_decisions_and_times(screen):
                     "a",
                     "done",
                     {
-                        "decision": "kept",
+                        "decision": "adapted",
                         "energy_before": 2.0,
                         "energy_after": 1.5,
                         "reading_before": "far out",
                         "seconds": 3.21,
                     },
                 ),
-                Outcome("b", "already done", {"decision": "rolled back"}),
+                Outcome("b", "already done", {"decision": "unsolved"}),
                 Outcome("c", "failed", {"decision": "failed", "reason": "torn"}),
             ]
         )
     )
     rows = [line.split() for line in screen.drawn().splitlines()]
-    assert ["a", "2.0000", "->", "1.5000", "far", "out", "kept", "3.2", "s"] in rows
-    assert ["b", "-", "-", "rolled", "back", "earlier", "run"] in rows
+    assert ["a", "2.0000", "->", "1.5000", "far", "out", "adapted", "3.2", "s"] in rows
+    assert ["b", "-", "-", "unsolved", "earlier", "run"] in rows
     assert ["c", "-", "-", "failed", "-"] in rows
 
 

@@ -120,7 +120,7 @@ def test_python_of_the_networks_page_runs(tmp_path, monkeypatch, capsys):
     for block in blocks("python", NETWORK):
         exec(compile(block.values[0], "network.md", "exec"), names)
     assert names["labels"].shape == (4, 48, 48)
-    assert capsys.readouterr().out.split()[0] in ("kept", "rolled", "skipped")
+    assert capsys.readouterr().out.split()[0] in ("adapted", "unsolved", "left")
 
 
 def words_of(line):

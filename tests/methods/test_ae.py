@@ -511,7 +511,7 @@ class TestMethod:
             errors = mean_errors(squared_errors(toy.helpers["ae"], views(scan), None))
         source = float(errors["xn"] + errors["y"])
         assert result.trace[0]["objective"] > min(row["objective"] for row in result.trace[1:]) > source
-        assert result.decision.action == "rolled back"
+        assert result.decision.action == "unsolved"
         assert result.decision.reason == "no step lowered the objective."
         assert torch.equal(result.prediction, toy.network(scan).argmax(1))
         assert not isinstance(result.network, AdaptedNetwork)
@@ -522,7 +522,7 @@ class TestMethod:
         scan = toy_scan(134, slices=1, size=32)[0] ** 1.5
         settings = {"method": "ae", "helpers": toy.helpers, "steps": 4}
         free = scantune.adapt(toy.network, scan, guard=False, **settings)
-        for verdict, action in (("accepted", "kept"), ("refused", "rolled back")):
+        for verdict, action in (("accepted", "adapted"), ("refused", "unsolved")):
             asked = []
 
             def judge(guard, look, _energy, verdict=verdict, asked=asked):
@@ -534,8 +534,8 @@ class TestMethod:
             judged = scantune.adapt(toy.network, scan, **settings)
             assert len(asked) > 1  # the start is judged too
             assert judged.decision.action == action
-            assert isinstance(judged.network, AdaptedNetwork) == (action == "kept")
-            assert torch.equal(judged.prediction, free.prediction if action == "kept" else judged.source.labels)
+            assert isinstance(judged.network, AdaptedNetwork) == (action == "adapted")
+            assert torch.equal(judged.prediction, free.prediction if action == "adapted" else judged.source.labels)
 
     @pytest.mark.parametrize("guard", [True, False])
     def test_without_steps_the_network_is_the_one_that_predicted(self, toy, guard):

@@ -158,7 +158,7 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
     assert [row["valid"] for row in result.trace] == [True, False, False, False]
     assert all(row["smoothed"] < result.trace[0]["smoothed"] for row in result.trace[1:])
     assert result.facts["best_step"] == 0
-    assert result.decision.action == "rolled back"
+    assert result.decision.action == "unsolved"
 
 
 def test_without_pca_experts_the_default_method_matches_cnn_experts_alone(toy):

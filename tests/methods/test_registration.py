@@ -389,7 +389,7 @@ class TestOutputs:
         manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
         entry = manifest["scans"]["scan"]
         assert manifest["settings"]["method"] == entry["settings"]["method"] == entry["method"] == "instance"
-        assert (entry["options"]["smoothness"], entry["decision"]) == (0.2, "kept")
+        assert (entry["options"]["smoothness"], entry["decision"]) == (0.2, "adapted")
         assert entry["guard"]["likeness_after"] > entry["guard"]["likeness_before"]
         capsys.readouterr()
         assert main([*given, *asked, "--options", "smoothness=0.2", "--method", "instance"]) == 0

@@ -146,7 +146,7 @@ def test_in_print_pictures_stand_for_the_viewer(visit, scan):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_in_light_and_in_the_dark(visit, tmp_path, scheme):
     """Contrast of 4.5 at least, as WCAG 2 AA asks of text."""
-    write_case(tmp_path / "a.html", case_view(entry=entry(decision="rolled back", reason="it strayed.")))
+    write_case(tmp_path / "a.html", case_view(entry=entry(decision="unsolved", reason="it strayed.")))
     page = visit(tmp_path / "a.html", NO_WEBGL, color_scheme=scheme)
     for place in (".decision", ".note", "footer p", "h1", ".figures dt", ".numbers td"):
         assert page.evaluate(CONTRAST, place) >= 4.5, place

@@ -32,13 +32,13 @@ def test_no_name_can_break_the_page():
 
 
 def test_the_decision_is_a_sentence():
-    assert decision_sentence("rolled back", "it strayed.") == "Rolled back: it strayed."
-    assert decision_sentence("kept", "") == "Kept."
+    assert decision_sentence("unsolved", "it strayed.") == "Unsolved: it strayed."
+    assert decision_sentence("adapted", "") == "Adapted."
 
 
-def test_a_rolled_back_scan_says_what_that_means():
-    page = case_page(case_view(entry=entry(decision="rolled back", reason="it strayed.")))
-    assert "Rolled back: it strayed." in page
+def test_an_unsolved_scan_says_what_that_means():
+    page = case_page(case_view(entry=entry(decision="unsolved", reason="it strayed.")))
+    assert "Unsolved: it strayed." in page
     assert "the result is that of the network as it was trained" in page
     assert 'class="chosen"' not in page
 

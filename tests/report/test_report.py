@@ -75,7 +75,7 @@ def benchmark(people=6, seeds=(0,), methods=(*METHODS, *VARIANTS), seed=1):
                             energy_before=0.5,
                             energy_after=0.1,
                             seconds=1.0 + number,
-                            decision="rolled back" if rng.random() < 0.2 else "kept",
+                            decision="unsolved" if rng.random() < 0.2 else "adapted",
                             tier="tier 1",
                         )
                     )
@@ -300,7 +300,7 @@ class TestTables:
                 assert number(worst_site) == pytest.approx(worst, abs=5.1e-4)
                 assert number(worst_scan) == pytest.approx(min(single), abs=5.1e-4)
                 assert worse.text == f"{fallen} ({fallen / len(everyone):.0%})"
-                assert rolled.text == f"{sum(r.decision == 'rolled back' for r in here)} of {len(here)}"
+                assert rolled.text == f"{sum(r.decision == 'unsolved' for r in here)} of {len(here)}"
                 assert number(seconds) == plain.median(r.seconds for r in here)
 
     def test_every_test_by_enumeration(self, study, rows):

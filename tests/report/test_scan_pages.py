@@ -21,7 +21,7 @@ def bench_job(folder, name, kept):
     write_rows(
         place / "rows.csv", [ScoreRow(**{key: facts.get(key, kinds[kind]) for key, kind in COLUMN_TYPES.items()})]
     )
-    record = {"scan": "p_ED", "reason": "why not.", "labels": LABELS, "decision": "kept", "facts": {"best_step": 3}}
+    record = {"scan": "p_ED", "reason": "why not.", "labels": LABELS, "decision": "adapted", "facts": {"best_step": 3}}
     (place / "manifest.json").write_text(json.dumps(record))
     (place / "trace.json").write_text(json.dumps(trace()))
     if kept:

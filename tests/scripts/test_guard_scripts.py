@@ -45,20 +45,20 @@ PATH = [row(0, 0.7, 5.0), row(1, 0.8, 4.0, 0.95), row(2, 0.9, 4.5, 0.99), row(3,
 
 
 def test_the_guard_is_played_back_on_the_steps_that_lower_the_objective(rules):
-    assert rules.play(line(*PATH), KNOWN, StabilityRules()) == (1, 3, "kept")
-    assert rules.play(line(*PATH), KNOWN, StabilityRules(patience=1)) == (1, 2, "kept")
-    assert rules.play(line(PATH[0], *PATH[3:]), KNOWN, StabilityRules()) == (0, 2, "rolled back")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules()) == (1, 3, "adapted")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules(patience=1)) == (1, 2, "adapted")
+    assert rules.play(line(PATH[0], *PATH[3:]), KNOWN, StabilityRules()) == (0, 2, "unsolved")
 
 
 def test_a_typical_scan_is_skipped_and_a_typical_energy_ends_a_path(rules):
-    assert rules.play(line(*PATH, energy=0.019), KNOWN, StabilityRules()) == (0, 0, "skipped")
-    assert rules.play(line(*PATH), KNOWN, StabilityRules(), level=0.1) == (1, 1, "kept")
+    assert rules.play(line(*PATH, energy=0.019), KNOWN, StabilityRules()) == (0, 0, "left alone")
+    assert rules.play(line(*PATH), KNOWN, StabilityRules(), level=0.1) == (1, 1, "adapted")
 
 
 def test_of_the_papers_preset_the_end_alone_is_judged(rules):
-    assert rules.play(line(*PATH, run="entropy 1e-3"), KNOWN, StabilityRules()) == (0, 1, "rolled back")
+    assert rules.play(line(*PATH, run="entropy 1e-3"), KNOWN, StabilityRules()) == (0, 1, "unsolved")
     better = line(*PATH[:2], run="entropy 1e-3", energy=0.001)
-    assert rules.play(better, KNOWN, StabilityRules()) == (1, 1, "kept")
+    assert rules.play(better, KNOWN, StabilityRules()) == (1, 1, "adapted")
 
 
 def test_the_summary_counts_harm_and_what_stays_improved(rules):
@@ -79,7 +79,7 @@ def test_scores_become_tables(rules, tmp_path, monkeypatch, capsys):
     rules.score(Namespace(models="", files=[tmp_path / "paths.jsonl"], out=out))
     first = next(iter(csv.DictReader(out.read_text(encoding="utf-8").splitlines())))
     assert (first["dice_before"], first["dice_free"], first["dice"]) == ("0.7000", "0.5000", "0.8000")
-    assert (first["reading"], first["decision"], first["step"]) == ("shifted", "kept", "1")
+    assert (first["reading"], first["decision"], first["step"]) == ("shifted", "adapted", "1")
     rules.table(Namespace(files=[out]))
     rules.separation(Namespace(files=[out]))
     printed = capsys.readouterr().out

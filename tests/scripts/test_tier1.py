@@ -87,7 +87,7 @@ def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from
     assert {job.scan.site for job in jobs if job.kind == "adapt" and ahead.ready(job)} == {"VU"}
 
 
-def row(method, person, dice, decision="kept", site="USZ"):
+def row(method, person, dice, decision="adapted", site="USZ"):
     return ScoreRow(
         *("spine", site, person, "", method, 0, "GM", dice, *[NOTHING] * 6, decision, 3, 1.5),
         *(0.5, 10.0, "cpu", "abc", "s", "1", f"{method}-{person}"),
@@ -104,7 +104,7 @@ def made_up(tier1, tmp_path, monkeypatch):
     changed |= {("supervised", "one"): 0.8, ("supervised", "two"): 0.8}
     rows = [replace(one, dice=changed.get((one.method, one.subject), one.dice)) for one in rows]
     acted = ("foe-cnn-pca, guarded", "two")
-    rows = [replace(one, decision="rolled back") if (one.method, one.subject) == acted else one for one in rows]
+    rows = [replace(one, decision="unsolved") if (one.method, one.subject) == acted else one for one in rows]
     home = [row(name, "three", 0.9, site="PM") for name in ("baseline", "strong baseline")]
     return tables, wanted, [*rows, row("baseline", "four", 0.5), *home], tmp_path
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Decision
+from scantune.adaptation.guard.rescue import Rescue
 from scantune.adaptation.input import BrainMask, case_of, skull_remarks, volume_of
 from scantune.adaptation.loop import OnStep, Schedule, objective_at, optimise
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.result import Result
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
-from scantune.adaptation.scan_guard import guard_scan
+from scantune.adaptation.scan_guard import ScanGuard, Unguarded, guard_scan
 from scantune.adaptation.settings import AdaptSettings, Preset, Stop
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
 from scantune.errors import InputError
@@ -24,8 +24,10 @@ from scantune.methods import Method, ModelParts
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.readings import PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
+from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation, Task
 
@@ -65,7 +67,7 @@ def adapt(
     on_step: OnStep | None = None,
     warm: Mapping[str, Tensor] | None = None,
 ) -> Result:
-    """Adapts a network to one scan, without labels and without training images.
+    """Adapt a network to one scan, without labels and without training images.
 
     Args:
         network: A model (from `scantune.load`), or any PyTorch network; it is left untouched. A plain network gets an
@@ -115,27 +117,22 @@ def adapt(
 
     before = predict(source, volume, task, prior)
     _require_usable(before, prior)
-    scan_guard = guard_scan(source, volume, before, prior, stop) if guard else None
+    judge = _judge(settings, network, source, volume, before, prior, prepared)
     adapted = runner.equip(deepcopy(source), volume)
     adapted.load_state_dict(warm or {}, strict=False)
     working = deepcopy(adapted).requires_grad_(False)
     at_source = not warm and runner.starts_at_source
-    rule = None
-    if scan_guard is not None and preset == "fast":
-        schedule = replace(schedule, steps=0) if scan_guard.needless else schedule
-        rule = scan_guard.stop_rule(working, schedule.steps, not at_source, runner.fast_path.outputs)
-    trajectory = optimise(working, runner, volume, schedule, seed, on_step, rule)
-    adapted.load_state_dict(trajectory.state, strict=False)
+    schedule, seen = judge.plan(schedule, runner, volume, settings.steps)
+    rule = judge.stop_rule(working, runner, schedule.steps, at_source)
+    trajectory = optimise(working, runner, seen, schedule, seed, on_step, rule)
     origin = trajectory.start
     if trajectory.trace and not at_source:
         bare = deepcopy(source).requires_grad_(False)
         origin = objective_at(bare, runner, volume, schedule.sampling, seed)
-    decision = Decision("kept", "the guard was switched off.")
-    if scan_guard is not None:
-        decision = scan_guard.decide(adapted, trajectory, origin, judged=rule is not None)
+    decision = judge.decide(adapted, trajectory, origin)
 
     after, state = before, {}
-    if decision.action == "kept" and trajectory.state:
+    if decision.keeps_adapted and trajectory.state:
         state = trajectory.state if runner.serves_site else {}
         after = predict(adapted, volume, task, prior)
     else:
@@ -152,12 +149,36 @@ def adapt(
         "best_step": trajectory.best,
         "seconds": time.perf_counter() - started,
         **_prior_facts(prior, before, after),
+        **decision.assessment,
+        **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "remarks": [*remarks, *_coverage_remarks(prior, volume)],
         **({} if stripped_by is None else {"brain_mask": stripped_by}),
         "guard": decision.numbers,
     }
     labels = network.labels if isinstance(network, Model) else {}
     return Result(adapted, before, after, trajectory.trace, decision, case, prepared, labels, facts, state)
+
+
+def _judge(
+    settings: AdaptSettings,
+    network: nn.Module | Model,
+    source: AdaptableNetwork,
+    volume: Volume,
+    before: Prediction,
+    prior: FieldOfExperts | None,
+    prepared: Prepared | None,
+) -> Unguarded | ScanGuard | Rescue:
+    """Return what decides on the adaptation: an assessment where the prior knows home scans, else an older guard."""
+    if not settings.guard:
+        return Unguarded()
+    judges_steps = settings.preset == "fast"
+    home = None if prior is None or prior.calibration is None else prior.calibration.home
+    if home is None or not judges_steps or before.task.judged_by != "stability":
+        return guard_scan(source, volume, before, prior, settings.stop, judges_steps)
+    labels = network.labels if isinstance(network, Model) else {}
+    voxel = network.preprocessing.voxel_ml(prepared) if isinstance(network, Model) and prepared is not None else 1e-3
+    reader = PredictionReader.of(volume, before.task, before.structures, voxel, source.channels)
+    return Rescue.of(source, reader, before, home, sorted(labels, key=lambda name: labels[name]))
 
 
 def _require_model(network: nn.Module | Model) -> Model:
@@ -224,7 +245,7 @@ def _schedule(method: Method, settings: AdaptSettings) -> Schedule:
 def _source(
     network: nn.Module | Model, volume: Volume, device: torch.device, seed: int
 ) -> tuple[AdaptableNetwork, Task]:
-    """A copy of the network in evaluation mode, with a normaliser in front, and the reading of its output."""
+    """Return a copy of the network in evaluation mode, with a normaliser in front, and the task of its output."""
     plain = network.network if isinstance(network, Model) else network
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -239,7 +260,7 @@ def _source(
 
 @torch.no_grad()
 def _runs(network: nn.Module, images: Tensor) -> bool:
-    """Whether a network takes features as they lie in memory; a `view` of them may not."""
+    """Return True if a network takes channels-last features, which a `view` of them may not."""
     try:
         network(images)
     except RuntimeError:

@@ -95,7 +95,7 @@ def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> Non
             panel.plot(steps, [row[key] for row in result.trace], color=colour, linewidth=2, label=name)
     shown = "cnn" if "cnn" in result.trace[0] else "objective"
     best = result.facts.get("best_step")
-    if best is not None and result.decision.action == "kept":
+    if best is not None and result.decision.action == "adapted":
         chosen = result.trace[best][shown]
         panel.plot([best], [chosen], "o", color=STRUCTURE_COLOURS[2], markersize=7, label="chosen step", clip_on=False)
     if floor is not None and "cnn" in result.trace[0]:
@@ -121,7 +121,7 @@ def _scale(panel: "Axes") -> None:
 
 
 def pixel_aspect(result: Result) -> float:
-    """Height of a pixel of the network's slices, as a multiple of its width."""
+    """Return the height of a pixel of the network's slices, as a multiple of its width."""
     assert result.case is not None and result.prepared is not None
     grid = result.prepared.grid
     rows, columns = (
@@ -134,7 +134,7 @@ def pixel_aspect(result: Result) -> float:
 
 
 def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
-    """Intensities and label maps by name of one slice, cut to what there is to see, `(height, width)`."""
+    """Return intensities and label maps by name of one slice, cropped to its content, `(height, width)`."""
     if result.prepared is None:
         raise InputError("Only a scan from a file or a case can be drawn; a tensor does not say how its slices lie.")
     volumes = {"Before": result.source.labels, "After": result.adapted.labels}

@@ -109,6 +109,15 @@ class Trajectory:
         """Return the objective of the chosen step, which is infinite if there is none."""
         return math.inf if self.best is None else float(self.trace[self.best]["objective"])
 
+    def choose(self, step: int | None, state: dict[str, Tensor]) -> None:
+        """Choose a step after the run, or None.
+
+        Args:
+            step: Its number.
+            state: Its parameters by name.
+        """
+        self.best, self.state = step, state
+
     def add(self, terms: Terms, smoothing: float) -> bool:
         """Add a step, evaluated at the current parameters, and return whether the run goes on."""
         objective = float(terms.objective.detach())

@@ -35,7 +35,7 @@ class Result:
     """An adapted scan.
 
     Args:
-        network: The adapted copy (the source copy where the guard rolled back).
+        network: The adapted copy, or the source copy if the adaptation is not kept.
         source: The scan before adaptation.
         adapted: The scan after it.
         trace: A row per step: step, objective, smoothed, each term, valid.
@@ -60,34 +60,34 @@ class Result:
 
     @cached_property
     def prediction(self) -> Any:
-        """Labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
+        """Return the labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
         return self.source_prediction if self.adapted is self.source else self._on_own_grid(self.adapted)
 
     @cached_property
     def source_prediction(self) -> Any:
-        """The same before adaptation."""
+        """Return the labels before adaptation."""
         return self._on_own_grid(self.source)
 
     @property
     def energy_before(self) -> float | None:
-        """FoE-CNN energy of the source network, in nats."""
+        """Return the FoE-CNN energy of the source network, in nats."""
         return self.source.energy
 
     @property
     def energy_after(self) -> float | None:
-        """FoE-CNN energy of the returned network, in nats."""
+        """Return the FoE-CNN energy of the returned network, in nats."""
         return self.adapted.energy
 
     @property
     def seconds(self) -> float:
-        """How long the adaptation took."""
+        """Return the duration of the adaptation."""
         return float(self.facts["seconds"])
 
     def _on_own_grid(self, survey: Prediction) -> Any:
         return survey.labels if self.prepared is None else self.prepared.to_native(survey.probabilities)
 
     def manifest_entry(self) -> dict[str, Any]:
-        """Everything about this scan that a manifest tells, as JSON."""
+        """Return the manifest's entry of this scan, as JSON."""
         return self._entry(self.prediction, self.source_prediction)
 
     def _entry(self, adapted: Any, source: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Result:
         return entry
 
     def save(self, folder: str | Path) -> dict[str, Any]:
-        """Writes the two segmentations, `NAME_page.html` and `manifest.json`; returns the manifest's entry.
+        """Write both segmentations, `NAME_page.html` and `manifest.json`, and return the manifest's entry.
 
         Of a registration, `NAME_deformation.nii.gz` is written too.
         """
@@ -130,7 +130,7 @@ class Result:
         return entry
 
     def write_segmentations(self, folder: Path) -> dict[str, Any]:
-        """Writes the two segmentations, of a registration the deformation, too; returns the manifest's entry."""
+        """Write both segmentations (and the deformation of a registration), and return the manifest's entry."""
         assert self.case is not None
         adapted, source = self.prediction, self.source_prediction
         names = {kind: output_name(self.case.name, kind) for kind in ("segmentation", "source")}
@@ -144,7 +144,7 @@ class Result:
         return self._entry(adapted, source) | {"outputs": names}
 
     def view(self, entry: dict[str, Any]) -> "CaseView":
-        """What a page shows of the scan, with what the manifest tells of it."""
+        """Return the content of the scan's page, given its entry in the manifest."""
         from scantune.pages import CaseView
 
         assert self.case is not None and self.prepared is not None
@@ -164,7 +164,7 @@ class Result:
         )
 
     def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
-        """Writes `NAME_page.html`, and returns the manifest's entry with its file name.
+        """Write `NAME_page.html`, and return the manifest's entry with its file name.
 
         Results are none the worse without a page: where it cannot be written, the entry tells why as `page_failure`.
         """

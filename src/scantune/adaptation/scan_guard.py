@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from scantune.adaptation.guard.base import Decision, Guard, Verdict
 from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityReading, SimilarityRules
 from scantune.adaptation.guard.stability import PerturbedSlices, StabilityGuard, StabilityReading, StabilityRules
-from scantune.adaptation.loop import StopRule, Trajectory
+from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.settings import Stop
-from scantune.methods import OutputCache
+from scantune.methods import Method
 from scantune.networks import AdaptableNetwork
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.runtime.threads import threads_for
@@ -24,6 +24,24 @@ from scantune.tasks import Task
 
 MOST_VERDICTS = 12
 """Largest number of verdicts in a run."""
+
+
+@dataclass(frozen=True)
+class Unguarded:
+    """Keeps the end of every run."""
+
+    def plan(self, schedule: Schedule, _method: Method, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
+        """Return the schedule, and the volume that steps see, as they are."""
+        return schedule, volume
+
+    def stop_rule(self, network: nn.Module, method: Method, steps: int, at_source: bool) -> StopRule | None:  # noqa: ARG002
+        """Return None: a run goes to its end."""
+        return None
+
+    def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:  # noqa: ARG002
+        """Keep the step that the run has chosen."""
+        network.load_state_dict(trajectory.state, strict=False)
+        return Decision("adapted", "the guard was switched off.")
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,7 @@ class ScanGuard:
         needless: Why there is nothing to adapt, or an empty text.
         measure_energy: Measures a network's energy, for methods that do not know it. None if energy is not needed.
         slices: Slices of the scan whose outputs `read` can make use of.
+        judges_steps: Whether steps are judged during the run. If not, its end is.
     """
 
     read: Callable[[nn.Module, Tensor | None], Any]
@@ -46,6 +65,11 @@ class ScanGuard:
     needless: str = ""
     measure_energy: Callable[[nn.Module], float | None] | None = None
     slices: Sequence[int] = ()
+    judges_steps: bool = True
+
+    def plan(self, schedule: Schedule, _method: Method, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
+        """Return the schedule, without a step if there is nothing to adapt, and the volume that steps see."""
+        return (replace(schedule, steps=0) if self.needless and self.judges_steps else schedule), volume
 
     def verdict(self, network: nn.Module, energy: float | None, output: Tensor | None = None) -> Verdict:
         """Return the guard's verdict on a network, with its energy if the method knows it."""
@@ -53,41 +77,44 @@ class ScanGuard:
             energy = self.measure_energy(network)
         return self.guard.verdict(self.read(network, output), energy)
 
-    def stop_rule(self, network: nn.Module, steps: int, judges_start: bool, outputs: OutputCache) -> StopRule:
-        """Return the rule by which the guard ends a run.
+    def stop_rule(self, network: nn.Module, method: Method, steps: int, at_source: bool) -> StopRule | None:
+        """Return the rule by which the guard ends a run, or None if it judges the end alone.
 
         Args:
             network: The network that the run changes.
+            method: Holds outputs of the network that the run has computed.
             steps: Number of steps.
-            judges_start: Whether the run starts elsewhere than at the source network.
-            outputs: Holds outputs of the network that the run has computed.
+            at_source: Whether the run starts at the source network.
         """
+        if not self.judges_steps:
+            return None
+        outputs = method.fast_path.outputs
         outputs.slices = self.slices
         interval = max(steps // MOST_VERDICTS, 1)
         return StopRule(
-            lambda energy: self.verdict(network, energy, outputs.output()), self.level, interval, judges_start
+            lambda energy: self.verdict(network, energy, outputs.output()), self.level, interval, not at_source
         )
 
-    def decide(self, network: nn.Module, trajectory: Trajectory, origin: float, judged: bool) -> Decision:
+    def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:
         """Return the decision on a run.
 
         Args:
-            network: The network with the parameters of the chosen step.
-            trajectory: What came of the run.
+            network: The adapted network, which gets the parameters of the chosen step.
+            trajectory: The course of the run.
             origin: The objective at the source network.
-            judged: Whether the guard has judged the steps. If not, it judges the end.
         """
+        network.load_state_dict(trajectory.state, strict=False)
         if not trajectory.moving:
-            return Decision("skipped", "the method moves nothing.")
-        if self.needless and judged:
-            return Decision("skipped", self.needless)
+            return Decision("left alone", "the method moves nothing.")
+        if self.needless and self.judges_steps:
+            return Decision("left alone", self.needless)
         if not trajectory.trace:
-            return Decision("skipped", "no step was asked for.")
-        if trajectory.end < origin and not judged:
+            return Decision("left alone", "no step was asked for.")
+        if trajectory.end < origin and not self.judges_steps:
             self.verdict(network, trajectory.trace[trajectory.best or 0].get("cnn"))
         decision = self.guard.decision()
-        if decision.action == "kept" and not trajectory.end < origin:
-            return replace(decision, action="rolled back", reason="the objective ended no lower than the source's.")
+        if decision.keeps_adapted and not trajectory.end < origin:
+            return replace(decision, action="unsolved", reason="the objective ended no lower than the source's.")
         return decision
 
 
@@ -97,6 +124,7 @@ def guard_scan(
     before: Prediction,
     prior: FieldOfExperts | None,
     stop: Stop = "stable",
+    judges_steps: bool = True,
 ) -> ScanGuard:
     """Return the guard of a scan.
 
@@ -106,11 +134,14 @@ def guard_scan(
         before: Prediction of the source network.
         prior: Knows what is typical, if it is calibrated.
         stop: When a run ends before its last step.
+        judges_steps: Whether steps are judged during the run.
     """
     endless = {"patience": sys.maxsize} if stop == "never" else {}
     if before.task.judged_by == "likeness":
-        return _by_similarity(source, volume, before, SimilarityRules(**endless))
-    return _by_stability(source, volume, before, prior, StabilityRules(**endless), stop)
+        guard = _by_similarity(source, volume, before, SimilarityRules(**endless))
+    else:
+        guard = _by_stability(source, volume, before, prior, StabilityRules(**endless), stop)
+    return replace(guard, judges_steps=judges_steps)
 
 
 def _by_similarity(source: AdaptableNetwork, volume: Volume, before: Prediction, rules: SimilarityRules) -> ScanGuard:

@@ -90,24 +90,24 @@ class ScanRun:
 
     @cached_property
     def model(self) -> "Model":
-        """The model."""
+        """Return the model."""
         from scantune.model.model import load
 
         return load(self.source) if isinstance(self.source, str | Path) else self.source
 
     @cached_property
     def chosen(self) -> AdaptSettings:
-        """The settings, with the method by its name."""
+        """Return the settings, with the method by its name."""
         return self.settings.with_method(self.model.task)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The hash of all that is in the model."""
+        """Return the hash of the model's content."""
         return self.model.fingerprint
 
     @cached_property
     def site(self) -> "Site | None":
-        """Remembers where the last good adaptation ended, where that is wanted."""
+        """Return the site that remembers the end of the last good adaptation, if that is wanted."""
         from scantune.adaptation.site import Site
 
         return Site(self.model, **self.chosen.arguments) if self.settings.site else None

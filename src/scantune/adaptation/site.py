@@ -35,10 +35,10 @@ class Site:
         """The scan that this is from."""
 
     def adapt(self, scan: Tensor | Case | str | Path, **settings: Any) -> Result:
-        """Adapts to the next scan; settings are those of `scantune.adapt` that are this scan's own, such as `mask`."""
+        """Adapt to the next scan; settings are those of `scantune.adapt` that are this scan's own, such as `mask`."""
         chosen, start = {**self.settings, **settings}, self.origin
         result = adapt(self.network, scan, **chosen, warm=self.remembered)
-        if result.decision.action == "rolled back" and self.remembered:
+        if result.decision.action == "unsolved" and self.remembered:
             result, start = adapt(self.network, scan, **chosen), None
         if result.state:
             self.remembered = result.state

@@ -70,7 +70,7 @@ class JobGraph:
 
 
 def expand(experiment: Experiment, cache: str = "") -> JobGraph:
-    """All jobs of an experiment.
+    """Expand an experiment to all of its jobs.
 
     Args:
         experiment: What to expand.

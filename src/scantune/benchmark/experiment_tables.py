@@ -20,7 +20,7 @@ class AdaptTable:
     preset: Preset = "paper"
     """How steps are taken."""
     guard: bool = False
-    """Whether harmful results are rolled back; off, so that the methods themselves are seen."""
+    """Whether the guard may keep the source prediction; off, so that the methods themselves are seen."""
     paper: dict[str, int] = field(default_factory=dict)
     """Steps and slices per batch of the preset paper: `steps`, `batch`."""
     fast: dict[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,14 +66,14 @@ class Adapt:
     site: Flag = False
     """The scans are of one site: each starts where the last good adaptation ended."""
     no_guard: Flag = False
-    """Keep every adaptation. By default one that does not make the prediction more stable, or the warped atlas more
-    like the scan, is rolled back."""
+    """Keep every adaptation. By default scans whose prediction is fine are left alone, and an adaptation is kept only
+    if the prediction (or, of a registration, the match with the atlas) gets better."""
     no_page: Flag = False
     """Leave out the pages."""
     overwrite: Flag = False
     """Adapt again to scans that are done, and replace files that scantune did not make."""
     strict: Flag = False
-    """Exit with code 3 when a scan was rolled back, as when one failed."""
+    """Exit with code 3 when a scan is unsolved, as when one failed."""
 
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
@@ -122,8 +122,8 @@ class Adapt:
         screen = console()
         screen.print(outcome_table(outcomes))
         for outcome in outcomes:
-            if outcome.entry["decision"] == "rolled back":
-                say(screen, f"{outcome.name} was rolled back: {outcome.entry['reason']}")
+            if outcome.entry["decision"] == "unsolved":
+                say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}")
             for remark in outcome.entry.get("remarks", ()):
                 say(screen, f"{outcome.name}: {remark}")
             if "page_failure" in outcome.entry and not self.no_page:
@@ -147,12 +147,12 @@ class Adapt:
     def _exit_code(self, outcomes: Sequence[Outcome]) -> int:
         if all(outcome.is_bad_input for outcome in outcomes):
             return BAD_INPUT
-        rolled_back = any(outcome.entry["decision"] == "rolled back" for outcome in outcomes)
+        unsolved = any(outcome.entry["decision"] == "unsolved" for outcome in outcomes)
         failed = any(outcome.status == "failed" for outcome in outcomes)
-        return SOME_FAILED if failed or (self.strict and rolled_back) else 0
+        return SOME_FAILED if failed or (self.strict and unsolved) else 0
 
 
-STYLES = {"kept": "green", "skipped": "cyan", "rolled back": "yellow", "failed": "red"}
+STYLES = {"adapted": "green", "left alone": "cyan", "unsolved": "yellow", "failed": "red"}
 
 
 class Display(ScanBar, ScanObserver):
@@ -235,8 +235,10 @@ def expected_seconds(marks: Sequence[float], steps: int) -> float:
 def outcome_table(outcomes: Iterable[Outcome]) -> Table:
     """Lay out what became of each scan."""
     table = Table(box=box.SIMPLE_HEAD)
+    outcomes = list(outcomes)
+    assessed = any("verdict" in outcome.entry for outcome in outcomes)
     table.add_column("Scan", overflow="fold")
-    for title in ("Energy in nats", "It was", "Decision"):
+    for title in (*(("Expected Dice", "Verdict") if assessed else ("Energy in nats", "It was")), "Decision"):
         table.add_column(title, no_wrap=True)
     table.add_column("Time", justify="right", no_wrap=True)
     for outcome in outcomes:
@@ -245,12 +247,28 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
         before, after = entry.get("energy_before"), entry.get("energy_after")
         table.add_row(
             outcome.name,
-            "-" if before is None or after is None else f"{before:.4f} -> {after:.4f}",
-            str(entry.get("reading_before", "-")),
+            *(
+                _assessed_cells(entry)
+                if assessed
+                else (_arrow(before, after, 4), str(entry.get("reading_before", "-")))
+            ),
             Text(decision, style=STYLES.get(decision, "")),
             _time(outcome),
         )
     return table
+
+
+def _assessed_cells(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the expected Dice and the verdict of a scan, before and after where they differ."""
+    before, after = entry.get("expected_before"), entry.get("expected")
+    verdicts = dict.fromkeys(str(entry.get(key, "-")) for key in ("verdict_before", "verdict"))
+    same = before == after and after is not None
+    return f"{after:.2f}" if same else _arrow(before, after, 2), " -> ".join(verdicts)
+
+
+def _arrow(before: float | None, after: float | None, digits: int) -> str:
+    """Return a number before and after, or a dash if either is unknown."""
+    return "-" if before is None or after is None else f"{before:.{digits}f} -> {after:.{digits}f}"
 
 
 def _time(outcome: Outcome) -> str:

@@ -17,6 +17,7 @@ from scantune.cli.adapt import STYLES, Display
 from scantune.cli.console import console, duration, say
 
 if TYPE_CHECKING:
+    from scantune.adaptation.result import Result
     from scantune.demo import DemoScan
 
 
@@ -46,8 +47,8 @@ class Demo:
         screen = console()
         screen.print(demo_table(scans))
         for scan in scans:
-            if scan.result.decision.action == "rolled back":
-                say(screen, f"{scan.centre} was rolled back: {scan.result.decision.reason}")
+            if scan.result.decision.action == "unsolved":
+                say(screen, f"{scan.centre} is unsolved: {scan.result.decision.reason}")
         say(screen, f"Open {self.out / 'index.html'} in a browser; figures and scores are beside it.")
         say(
             screen,
@@ -74,14 +75,20 @@ class DemoDisplay(Display):
 def demo_table(scans: "Sequence[DemoScan]") -> Table:
     """Lay out the scores of the demo's scans. The first is from the training site, and not adapted."""
     structures = ", ".join(scans[0].before)
+    assessed = any("verdict" in scan.result.facts for scan in scans)
+    explained = (
+        "Expected: the Dice that is estimated without the truth."
+        if assessed
+        else "Energy: how far the network's features are from those of its training scans."
+    )
     caption = (
         f"Simulated scans, so the truth is known. Dice: mean of {structures}.\n"
-        "Energy: how far the network's features are from those of its training scans.\n"
+        f"{explained}\n"
         "The first scan is from the scanner that the network was trained for."
     )
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     table.add_column("Centre", overflow="fold")
-    for title in ("Dice", "Energy in nats", "Decision"):
+    for title in ("Dice", "Expected" if assessed else "Energy in nats", "Decision"):
         table.add_column(title, no_wrap=True)
     table.add_column("Time", justify="right", no_wrap=True)
     for scan in scans:
@@ -93,12 +100,21 @@ def demo_table(scans: "Sequence[DemoScan]") -> Table:
                 _change(scan.dice_before, scan.dice_after, 3, adapted),
                 style="" if abs(gain) < 0.005 else "green" if gain > 0 else "red",
             ),
-            _change(result.energy_before, result.energy_after, 4, adapted),
-            Text(result.decision.action, style=STYLES[result.decision.action]) if adapted else "not adapted",
+            _change(*_estimates(result), 2 if assessed else 4, adapted),
+            Text(result.decision.action, style=STYLES[result.decision.action])
+            if adapted or assessed
+            else "not adapted",
             f"{result.seconds:.1f} s" if adapted else "-",
             end_section=not adapted,
         )
     return table
+
+
+def _estimates(result: "Result") -> tuple[float | None, float | None]:
+    """Return the expected Dice before and after, or the energies of a result without an assessment."""
+    if "verdict" in result.facts:
+        return result.facts["expected_before"], result.facts["expected"]
+    return result.energy_before, result.energy_after
 
 
 def _change(before: float | None, after: float | None, digits: int, adapted: bool) -> str:

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 all is well, 2 the input is at fault, 3 some scans failed or have problems (under
-        `--strict`, or were rolled back), 130 stopped by the user, 1 something unforeseen.
+        `--strict`, or are unsolved), 130 stopped by the user, 1 something unforeseen.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):

@@ -52,7 +52,7 @@ def score(prediction: Labels, reference: Labels, structure: int, spacing: Sequen
 
 
 def dice(prediction: Labels, reference: Labels, structure: int) -> float:
-    """Twice the overlap divided by the sum of both sizes; NaN when the structure is in neither."""
+    """Compute twice the overlap divided by the sum of both sizes; NaN if the structure is in neither."""
     predicted, true = _masks(prediction, reference, structure)
     total = int(predicted.sum()) + int(true.sum())
     if total == 0:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from scantune.errors import InputError
 from scantune.scans.files import write_text, write_whole
+from scantune.scans.manifest import current_decision
 
 MEAN = "mean"
 """The structure whose metrics are the mean over all foreground structures of a case."""
@@ -59,7 +60,7 @@ class ScoreRow:
     """FoE-CNN energy of the scan before adaptation, in nats."""
     energy_after: float
     decision: str
-    """The guard's decision: kept, skipped, rolled back."""
+    """The decision: adapted, left alone, unsolved."""
     steps: int
     seconds: float
     """Duration of the adaptation, including the predictions before and after it."""
@@ -128,7 +129,7 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as text:
             reader = csv.DictReader(text)
-            rows: list[dict[str, Any]] = list(reader)
+            rows: list[dict[str, Any]] = [_with_current_decision(row) for row in reader]
             return list(reader.fieldnames or ()), rows
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} must be a CSV file of scores, but cannot be read as one: {error}.") from error
@@ -187,7 +188,12 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
     from pyarrow import parquet
 
     records: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
-    return records
+    return [_with_current_decision(record) for record in records]
+
+
+def _with_current_decision(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the present name of its decision, if it has one."""
+    return row | {"decision": current_decision(row["decision"])} if "decision" in row else row
 
 
 def _value(column: str, kind: type, record: Mapping[str, Any]) -> Any:

@@ -65,6 +65,7 @@ def _heading(view: CaseView) -> dict[str, Any]:
     return {
         "name": view.name,
         "decision": decision,
+        "adapted_kept": bool(entry.get("adapted_kept")),
         "decision_sentence": decision_sentence(decision, str(entry.get("reason", ""))),
         "remarks": entry.get("remarks") or (),
         "measures": list(_measures(view)),
@@ -91,12 +92,21 @@ def _measures(view: CaseView) -> Iterator[dict[str, str]]:
     if view.dice:
         before, after = (mean(part) for part in zip(*view.dice.values(), strict=True))
         yield measure("Mean Dice", fixed(before), fixed(after))
+    if "expected" in entry:
+        kind = "Dice" if entry.get("estimate") == "dice" else "agreement"
+        note = f"{entry['verdict_before']}, then {entry['verdict']}" if _is_adapted(entry) else str(entry["verdict"])
+        yield measure(f"Expected {kind}", fixed(entry["expected_before"]), fixed(entry["expected"]), note)
     readings = dict.fromkeys(str(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key))
     note = f"nats, {', then '.join(readings)}" if readings else "nats"
     yield measure("Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note)
     for name in ("stability", "likeness"):
         if f"{name}_after" in guard:
             yield measure(name.capitalize(), fixed(guard.get(f"{name}_before")), fixed(guard[f"{name}_after"]))
+
+
+def _is_adapted(entry: Mapping[str, Any]) -> bool:
+    """Return True if an assessed prediction is that of the adapted network."""
+    return entry.get("decision") == "adapted" or bool(entry.get("adapted_kept"))
 
 
 def _structures(view: CaseView) -> list[dict[str, Any]]:
@@ -119,7 +129,11 @@ def _structures(view: CaseView) -> list[dict[str, Any]]:
 
 
 def _chosen_step(view: CaseView) -> int | None:
-    return view.entry.get("best_step") if view.entry.get("decision") == "kept" else None
+    return (
+        view.entry.get("best_step")
+        if view.entry.get("decision") == "adapted" or view.entry.get("adapted_kept")
+        else None
+    )
 
 
 def _trace_chart(view: CaseView) -> str:

@@ -33,13 +33,13 @@ class _Job:
 
     @property
     def name(self) -> str:
-        """The scan, its method and seed."""
+        """Return the scan, its method and seed."""
         scan = self.manifest.get("scan") or " ".join(filter(None, (self.row.subject, self.row.session)))
         return f"{scan}, {self.row.method}, seed {self.row.seed}"
 
     @property
     def entry(self) -> dict[str, Any]:
-        """As the manifest of a single scan tells it."""
+        """Return the entry as in the manifest of a single scan."""
         run = self.manifest.get("run") or {}
         return {
             **{key: run[key] for key in ("preset", "options") if key in run},
@@ -100,7 +100,7 @@ def _left_out(count: int) -> list[str]:
 
 
 def _failures(folder: Path) -> list[str]:
-    """The jobs that failed and are not done since, by the first two lines of what was noted; many are counted."""
+    """Return the failed jobs that are not done since, each by the first two lines of its note; many are counted."""
     failures = []
     for file in sorted((folder / "failed").glob("*.txt")):
         if not (folder / "jobs" / file.stem).is_dir():
@@ -167,7 +167,7 @@ def _view(job: _Job, kept: Path) -> CaseView:
 
 
 def _common(labels: Mapping[str, int], parts: Mapping[str, NDArray[Any]]) -> tuple[dict[str, int], NDArray[Any] | None]:
-    """The structures that network and reference have both, and the reference in the network's values."""
+    """Return the structures that network and reference share, and the reference in the network's values."""
     if "reference" not in parts:
         return dict(labels), None
     theirs = json.loads(str(parts["labels"])) if "labels" in parts else dict(labels)

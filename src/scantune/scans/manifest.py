@@ -30,6 +30,15 @@ def output_name(scan: str, kind: str) -> str:
     return f"{scan}_{OUTPUT_ENDINGS[kind]}"
 
 
+DECISIONS_OF_VERSION_0_1 = {"kept": "adapted", "skipped": "left alone", "rolled back": "unsolved"}
+"""Decisions in manifests and score rows of version 0.1, and their present names."""
+
+
+def current_decision(decision: Any) -> Any:
+    """Return the present name of a decision, which a file of version 0.1 may call otherwise."""
+    return DECISIONS_OF_VERSION_0_1.get(decision, decision) if isinstance(decision, str) else decision
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a folder's manifest, or one without scans if the folder has none.
 
@@ -55,6 +64,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} has format {manifest.get('format')}, but this version of scantune reads format {MANIFEST_FORMAT} "
             "only. Choose another output folder, or use the version that wrote it."
         )
+    for entry in (manifest, *scans.values()):
+        if "decision" in entry:
+            entry["decision"] = current_decision(entry["decision"])
     return manifest
 
 

@@ -1,10 +1,11 @@
 """The guard: every adaptation is judged without labels; a step of its way is kept, or none."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-Action = Literal["kept", "rolled back", "skipped"]
+Action = Literal["adapted", "unsolved", "left alone"]
 
 Verdict = Literal["accepted", "refused", "strayed"]
 """On a step: it is the best so far; it is not, but later ones may be; it is not, and the run should end."""
@@ -12,18 +13,27 @@ Verdict = Literal["accepted", "refused", "strayed"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of an adaptation, and why, in one sentence.
+    """Decision on an adaptation, with its reason in one sentence.
 
     Args:
-        action: `kept`: the adapted prediction stands. `rolled back`: it was discarded for the source prediction.
-            `skipped`: there was nothing to adapt.
+        action: `adapted`: the adapted prediction stands. `left alone`: the source prediction stands, because it is fine
+            or there was nothing to adapt. `unsolved`: no adaptation helped, or not enough.
         reason: One plain sentence.
-        numbers: What it rests on, by name.
+        numbers: The numbers that it rests on, by name.
+        assessment: The assessment of the predictions before and after, as a manifest states it.
+        stage_kept: Whether the adapted prediction is handed out; by default that of an `adapted` scan.
     """
 
     action: Action
     reason: str
     numbers: dict[str, float] = field(default_factory=dict)
+    stage_kept: bool | None = None
+    assessment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def keeps_adapted(self) -> bool:
+        """Return True if the adapted prediction is handed out."""
+        return self.action == "adapted" if self.stage_kept is None else self.stage_kept
 
 
 class Reading(Protocol):
@@ -31,7 +41,7 @@ class Reading(Protocol):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Pixels, by structure."""
+        """Return the number of pixels by structure."""
 
 
 ReadingT = TypeVar("ReadingT", bound=Reading)
@@ -51,7 +61,7 @@ class Guard(ABC, Generic[ReadingT]):
         self.looks, self.without, self.emptied = 0, 0, False
 
     def verdict(self, look: ReadingT, energy: float | None = None) -> Verdict:
-        """On the next step, with its FoE-CNN energy."""
+        """Return the verdict on the next step, with its FoE-CNN energy."""
         self.looks += 1
         lost = self.lost(look)
         self.emptied |= lost
@@ -62,33 +72,33 @@ class Guard(ABC, Generic[ReadingT]):
         return "strayed" if self.without >= self.patience else "refused"
 
     def lost(self, look: ReadingT) -> bool:
-        """Whether a structure of the source prediction is gone, or there is none at all."""
+        """Return True if a structure of the source prediction is gone, or no structure is left."""
         gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
         return gone or not any(look.counts)
 
     def decision(self) -> Decision:
-        """On the run, from all looks."""
+        """Return the decision on the run, from all readings."""
         numbers = {**self.numbers(), "looks": float(self.looks)}
         if self.best is not None:
-            return Decision("kept", self.gained(self.best), numbers)
+            return Decision("adapted", self.gained(self.best), numbers)
         if not self.looks:
-            return Decision("rolled back", "no step lowered the objective.", numbers)
+            return Decision("unsolved", "no step lowered the objective.", numbers)
         if self.emptied:
-            return Decision("rolled back", "structures of the source prediction were lost on the way.", numbers)
-        return Decision("rolled back", self.missed(), numbers)
+            return Decision("unsolved", "structures of the source prediction were lost on the way.", numbers)
+        return Decision("unsolved", self.missed(), numbers)
 
     @abstractmethod
     def takes(self, look: ReadingT, energy: float | None) -> bool:
-        """Whether a step is the best so far; later ones have to be better than it then."""
+        """Return True if a step is the best so far; later steps have to be better than it then."""
 
     @abstractmethod
     def gained(self, best: ReadingT) -> str:
-        """Why the best step is kept, as a sentence."""
+        """Explain in a sentence why the best step is kept."""
 
     @abstractmethod
     def missed(self) -> str:
-        """What no step has done, as a sentence."""
+        """Explain in a sentence why no step is kept."""
 
     @abstractmethod
     def numbers(self) -> dict[str, float]:
-        """What the decision rests on, by name."""
+        """Return the numbers that the decision rests on, by name."""

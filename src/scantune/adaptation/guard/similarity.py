@@ -55,7 +55,7 @@ class SimilarityReading:
     def of(
         cls, network: nn.Module, volume: Volume, task: Task, source: Tensor, structures: int, channels: int | None
     ) -> "SimilarityReading":
-        """Of all slices, each predicted once.
+        """Read all slices, each predicted once.
 
         Args:
             network: Gives what `scantune.networks.RegistrationNetwork` gives.
@@ -84,7 +84,7 @@ class SimilarityReading:
         return cls(alike / max(weight, 1.0), folds / pixels, squares / pixels, same, counts)
 
     def score(self, rules: SimilarityRules) -> float:
-        """Likeness less what the change from the source costs."""
+        """Return the likeness less the charge for the change from the source prediction."""
         return self.likeness - rules.charge * (1 - self.agreement)
 
 
@@ -106,31 +106,31 @@ class SimilarityGuard(Guard[SimilarityReading]):
         self.crumpled = False
 
     def takes(self, look: SimilarityReading, energy: float | None) -> bool:  # noqa: ARG002
-        """Whether pictures are more alike than at the best step so far, in proportion to the change; and it behaves."""
+        """Return True if atlas and scan are more alike than at the best step, in proportion to the change."""
         alike = look.score(self.rules) > (self.best or self.source).score(self.rules)
         crumples = alike and self.crumples(look)
         self.crumpled |= crumples
         return alike and not crumples
 
     def crumples(self, look: SimilarityReading) -> bool:
-        """Whether the deformation folds at too many pixels, or has become too rough."""
+        """Return True if the deformation folds at too many pixels, or has become too rough."""
         folds = look.folding > self.source.folding + self.rules.folding
         return folds or look.roughness > max(self.rules.rougher * self.source.roughness, self.rules.smooth)
 
     def gained(self, best: SimilarityReading) -> str:
-        """What became better."""
+        """Explain what became better."""
         alike = f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}"
         return f"{alike}, and the prediction agrees to {best.agreement:.3f} with that of the source."
 
     def missed(self) -> str:
-        """What would have been better."""
+        """Explain why no step is kept."""
         if self.crumpled:
             return "the deformation that makes atlas and scan more alike folds or is too rough."
         before = f"({self.source.likeness:.3f} before)"
         return f"no step made atlas and scan more alike {before} in proportion to how much it changed the prediction."
 
     def numbers(self) -> dict[str, float]:
-        """Likeness, folding and roughness before and after, and the agreement with the source."""
+        """Return likeness, folding and roughness before and after, and the agreement with the source."""
         looks = {"before": self.source} | ({} if self.best is None else {"after": self.best})
         names = ("likeness", "folding", "roughness")
         numbers = {f"{name}_{when}": float(getattr(look, name)) for when, look in looks.items() for name in names}

@@ -1,7 +1,7 @@
 """Stability: how far a prediction stays the same when the scan is changed in ways that should not matter."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -10,42 +10,10 @@ from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Guard
 from scantune.prior.calibration import Calibration, structure_counts
+from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED, Perturbation
 from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import batch_size
 from scantune.tasks import Task
-
-
-@dataclass(frozen=True)
-class Perturbation:
-    """A small change of a scan, and what undoes it in the prediction.
-
-    Args:
-        there: From images `(slices, channels, *spatial)` to changed ones.
-        back: From what is predicted for the changed scan to what that says of the scan, the same last axes.
-    """
-
-    there: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor]
-
-
-def _mirror(values: Tensor) -> Tensor:
-    return values.flip(-1)
-
-
-def _same(values: Tensor) -> Tensor:
-    return values
-
-
-SHIFT = 3
-"""Pixels by which a scan is moved; odd, so that it does not meet the grid of a pooling layer again."""
-
-PERTURBATIONS: dict[str, Perturbation] = {
-    "mirrored": Perturbation(_mirror, _mirror),
-    "darker": Perturbation(lambda images: 0.9 * images, _same),
-    "brighter": Perturbation(lambda images: 1.1 * images, _same),
-    "moved": Perturbation(lambda v: v.roll((SHIFT, SHIFT), (-2, -1)), lambda v: v.roll((-SHIFT, -SHIFT), (-2, -1))),
-}
-"""By name."""
 
 GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
 """Those by which the guard looks, chosen by `scripts/guard_rules.py`."""
@@ -83,21 +51,21 @@ class PerturbedSlices:
         channels: int | None = None,
         threads: Threads | None = None,
     ) -> "PerturbedSlices":
-        """Of at most `READ_SLICES` slices of a scan."""
+        """Choose at most `READ_SLICES` slices of a scan."""
         number = len(images)
         chosen = torch.linspace(0, number - 1, min(READ_SLICES, number)).round().long()
         return cls(images[chosen.to(images.device)], task, names, channels, threads, chosen.tolist())
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, own: Tensor | None = None) -> list[Tensor]:
-        """The scan's own class probabilities `(slices, classes, *spatial)`, then those under each perturbation.
+        """Return the scan's class probabilities `(slices, classes, *spatial)`, then those under each perturbation.
 
         Args:
             network: The network.
             own: The first of these, where they are known.
         """
         perturbed = [PERTURBATIONS[name] for name in self.names]
-        changes = perturbed if own is not None else [Perturbation(_same, _same), *perturbed]
+        changes = perturbed if own is not None else [UNCHANGED, *perturbed]
         images = torch.cat([self._changed(change, self.images) for change in changes])
         parts = torch.split(images, batch_size(images))
         # What was adapted may have got what two threads must not call at once.
@@ -114,12 +82,12 @@ class PerturbedSlices:
         return torch.cat([change.there(images[:, : self.channels]), images[:, self.channels :]], 1)
 
     def labels(self, network: nn.Module, own: Tensor | None = None) -> list[Tensor]:
-        """The same as labels `(slices, *spatial)`."""
+        """Return the labels `(slices, *spatial)` of the scan, then those under each perturbation."""
         return [self.task.labels(probabilities) for probabilities in self.probabilities(network, own)]
 
 
 def agreements(one: Tensor, other: Tensor, structures: int) -> list[float]:
-    """Dice of each structure in two label maps; 1 where neither has it."""
+    """Return the Dice of each structure in two label maps; 1 if neither has it."""
     found = []
     for value in range(1, structures + 1):
         here, there = one == value, other == value
@@ -129,7 +97,7 @@ def agreements(one: Tensor, other: Tensor, structures: int) -> list[float]:
 
 
 def stability(labels: Sequence[Tensor], structures: int) -> list[float]:
-    """Mean Dice of a prediction with each of the perturbed scan's, by structure; the prediction comes first."""
+    """Return the mean Dice of the first prediction with each of the others, by structure."""
     own, *others = labels
     return [fmean(each) for each in zip(*(agreements(own, other, structures) for other in others), strict=True)]
 
@@ -171,7 +139,7 @@ class StabilityReading:
 
     @classmethod
     def at(cls, labels: Sequence[Tensor], structures: int, source: Tensor | None = None) -> "StabilityReading":
-        """At predictions of a scan and of it perturbed, `(slices, *spatial)` each; of the source network, if none."""
+        """Read the labels of a scan and of the perturbed scans, `(slices, *spatial)` each."""
         own = labels[0]
         return cls(
             tuple(stability(labels, structures)),
@@ -180,11 +148,11 @@ class StabilityReading:
         )
 
     def steadiness(self, rules: StabilityRules) -> float:
-        """Stability of all structures, among which the least stable one counts more."""
+        """Return the stability of all structures, in which the least stable one counts more."""
         return (1 - rules.worst) * fmean(self.stability) + rules.worst * min(self.stability)
 
     def score(self, rules: StabilityRules) -> float:
-        """Stability less what the change from the source costs."""
+        """Return the stability less the charge for the change from the source prediction."""
         return self.steadiness(rules) - rules.charge * (1 - fmean(self.agreement))
 
 
@@ -219,7 +187,7 @@ class StabilityGuard(Guard[StabilityReading]):
         self.repaired = False
 
     def takes(self, look: StabilityReading, energy: float | None) -> bool:
-        """Whether it is stabler than the best so far, in proportion to its change, or the first repair."""
+        """Return True if a step is stabler than the best so far, in proportion to its change, or the first repair."""
         score = look.score(self.rules)
         repairs = not self.repaired and self.repairs(look, energy)
         if not (repairs or (score > self.bar and self.explains(energy) and not self.spoils(look))):
@@ -228,28 +196,28 @@ class StabilityGuard(Guard[StabilityReading]):
         return True
 
     def explains(self, energy: float | None) -> bool:
-        """Whether a step has undone enough of the shift to be believed, where there is one structure alone."""
+        """Return True if a step has undone enough of the shift to be believed, where there is one structure alone."""
         if len(self.source.counts) > 1 or energy is None or self.energy is None:
             return True
         return energy <= self.rules.fall * self.energy
 
     def spoils(self, look: StabilityReading) -> bool:
-        """Whether proportions that were usual, or less odd, become odd."""
+        """Return True if proportions that were usual, or less odd, become odd."""
         return self.oddness(look) > max(self.oddness(self.source), self.rules.usual)
 
     def repairs(self, look: StabilityReading, energy: float | None) -> bool:
-        """Whether a source prediction that has failed becomes one of a source subject."""
+        """Return True if a failed source prediction becomes one of a source subject."""
         known = self.calibration
         if known is None or energy is None or not self.failed:
             return False
         return energy <= known.typical and self.oddness(look) <= self.rules.usual
 
     def oddness(self, look: StabilityReading) -> float:
-        """How far a prediction's proportions are from those of source subjects, in deviations; 0 where not known."""
+        """Return the distance of the proportions from those of source subjects, in deviations; 0 if not known."""
         return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(look.counts))
 
     def gained(self, best: StabilityReading) -> str:
-        """What became better."""
+        """Explain what became better."""
         if self.repaired:
             return "the source prediction had odd proportions, which became usual."
         before, after = self.source.steadiness(self.rules), best.steadiness(self.rules)
@@ -257,12 +225,12 @@ class StabilityGuard(Guard[StabilityReading]):
         return f"{steadier}, and agrees to {fmean(best.agreement):.3f} with that of the source."
 
     def missed(self) -> str:
-        """What would have been better."""
+        """Explain why no step is kept."""
         before = self.source.steadiness(self.rules)
         return f"no step made the prediction stabler ({before:.3f} before) in proportion to how much it changed it."
 
     def numbers(self) -> dict[str, float]:
-        """Stability before and after, and the agreement with the source."""
+        """Return the stability before and after, and the agreement with the source."""
         numbers = {"stability_before": self.source.steadiness(self.rules)}
         if self.best is None:
             return numbers

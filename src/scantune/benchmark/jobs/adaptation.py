@@ -70,11 +70,11 @@ class Adaptation(Job):
 
     @property
     def inputs(self) -> tuple[Job, ...]:
-        """Network, prior and helper network."""
+        """Return the jobs of network, prior and helper network."""
         return tuple(job for job in (self.network, self.prior, self.helper) if job is not None)
 
     def settings(self) -> dict[str, Any]:
-        """How the network is adapted, and what is scored."""
+        """Return the settings of adaptation and scoring."""
         watched = {"score": self.score, "watch": list(self.watch)} if self.watch else {}
         own = {**self._how(), **self._newer()}
         return {**own, "labels": dict(self.labels), "whole": self.whole, **watched}
@@ -85,7 +85,7 @@ class Adaptation(Job):
         return {name: self.how.arguments[name] for name in names}
 
     def _newer(self) -> dict[str, Any]:
-        """What tells results from those of older versions, which lacked it."""
+        """Return the settings that results of older versions lacked."""
         kind = find_method(str(self.how.method))
         version = {"method version": kind.version} if kind.version > 1 else {}
         judged = bool(self.how.guard and self.network.plan.task)
@@ -93,11 +93,11 @@ class Adaptation(Job):
 
     @property
     def whole(self) -> bool:
-        """Whether all structures are scored as one, too."""
+        """Return True if all structures are scored as one, too."""
         return self.score == WHOLE
 
     def scan_identity(self) -> str:
-        """The scan; one that is kept is another result."""
+        """Return the identity of the scan; a kept scan is another result."""
         return f"{self.scan.identity} kept" if self.keep else self.scan.identity
 
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
@@ -123,7 +123,7 @@ class Adaptation(Job):
             _keep(out / CASE, result, case, self.labels)
 
     def _model(self, environment: JobEnvironment) -> Model:
-        """The network with what the method needs; the prior is there for the energies of every method."""
+        """Return the network with the parts that the method needs; the prior measures energies for every method."""
         model = environment.model(self.network)
         prior = None if self.prior is None else environment.model(self.prior).prior
         helpers = {} if self.helper is None else environment.model(self.helper).helpers
@@ -179,7 +179,7 @@ def _case(scan: HeldOutScan, device: torch.device) -> Case:
 
 
 def _session(case: Case) -> str:
-    """Which of a person's scans: what the scan's name has beyond the person's."""
+    """Return the session of a person's scan: the part of the scan's name beyond the person's."""
     if case.name == case.subject:
         return ""
     return case.name.removeprefix(f"{case.subject}_")
@@ -190,7 +190,7 @@ def _number(value: float | None) -> float:
 
 
 def _keep(path: Path, result: Result, case: Case, labels: Mapping[str, int]) -> None:
-    """The scan and its segmentations on its own grid, in few bytes."""
+    """Store the scan and its segmentations on its own grid, compactly."""
     low, high = np.percentile(case.image, (0.1, 99.9))
     image = np.clip((case.image - low) / max(float(high - low), 1e-12), 0, 1)
     np.savez_compressed(

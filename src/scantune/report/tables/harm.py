@@ -11,7 +11,7 @@ from scantune.report.study import BASELINE, SUPERVISED, Study
 from scantune.report.tables.base import NO_SCORE, Cell, ReportTable, Section, signed
 
 HARM_HEADINGS = (
-    "method", "people", "scans", "mean change", "worst site", "worst scan", "people worse", "rolled back", "seconds",
+    "method", "people", "scans", "mean change", "worst site", "worst scan", "people worse", "unsolved", "seconds",
 )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def _row(study: Study, columns: Sequence[SiteColumn], method: str) -> tuple[Cell
     scans, everyone = pd.concat(at_sites), pd.concat(people)
     runs = pd.concat([_comparable_runs(study, column, method) for column in columns])
     decisions = runs["decision"][runs["decision"] != ""]
-    rolled_back = f"{sum(decisions == 'rolled back')} of {len(decisions)}" if len(decisions) else NO_SCORE
+    rolled_back = f"{sum(decisions == 'unsolved')} of {len(decisions)}" if len(decisions) else NO_SCORE
     seconds = runs["seconds"].median()
     worse = int((everyone < 0).sum())
     return (

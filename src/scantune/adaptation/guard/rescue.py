@@ -1,0 +1,254 @@
+"""Rescue of failed scans: predictions that are fine are left alone, others are adapted all the way and assessed.
+
+A prediction that is fine can gain next to nothing, so it is recognised and left alone. One that is not is adapted to
+convergence, and of the stages on the way the one of the best estimate is kept if it promises enough more than the
+source prediction. The energy has been minimised, so it has no say in the choice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from scantune.adaptation.guard.base import Action, Decision, Verdict
+from scantune.adaptation.loop import Schedule, StopRule, Trajectory
+from scantune.adaptation.prediction import Prediction
+from scantune.adaptation.solvers import Bounded
+from scantune.methods import ClosedForm, Method
+from scantune.prior.assessment import SELECTING, SHIPPED, Assessment, Excesses, HomeReadings, Readings, assess
+from scantune.prior.readings import READ_SLICES, PredictionReader
+from scantune.scans.volume import Volume
+
+RESCUE_STEPS = 32
+"""Bounded steps that bring a failed scan to convergence."""
+
+CANDIDATES = 8
+"""Most stages of an adaptation that are assessed."""
+
+RELIABLE = "The segmentation looks reliable; nothing was changed."
+NO_HELP = "The network fails on this scan and adaptation did not help: do not use this segmentation."
+NOT_ENOUGH = "The network fails on this scan and adaptation did not help enough: do not use this segmentation."
+UNSURE = "The network had failed on this scan; adaptation helped, but look at the segmentation before you use it."
+DOUBTFUL = "The segmentation is doubtful and adaptation did not help: look at it before you use it."
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Margins of the choice of a stage, chosen on networks that no result is reported of.
+
+    Args:
+        gain: Smallest rise of the expected Dice.
+        share: Smallest rise as a share of the distance to a prediction as good as at home.
+        plateau: Stages whose estimates are this close to the best count as equal; the earliest of them is taken.
+        steady: Mean excess of unsteadiness, in odds, below which a prediction is as steady as at home. It is given up
+            only for a steadier one.
+    """
+
+    gain: float = 0.05
+    share: float = 0.5
+    plateau: float = 0.02
+    steady: float = 0.05
+
+
+def candidate_steps(steps: int) -> list[int]:
+    """Return the numbers of the steps that are assessed: at most `CANDIDATES`, by equal ratios, with the last one."""
+    if steps <= CANDIDATES:
+        return list(range(1, steps + 1))
+    first = 2
+    wished = (first * (steps / first) ** (number / (CANDIDATES - 1)) for number in range(CANDIDATES))
+    return sorted({int(wish + 1e-6) for wish in wished})
+
+
+def best_stage(before: float, stages: Sequence[float], home: float, margins: Margins | None = None) -> int | None:
+    """Return the number of the best stage by estimates, or None if no stage promises enough.
+
+    Args:
+        before: The estimate of the source prediction.
+        stages: Those of the stages, in order.
+        home: That of a prediction as good as at home.
+        margins: Margins of the choice.
+    """
+    asked = margins or Margins()
+    best = max(stages, default=0.0)
+    if best - before <= max(asked.gain, asked.share * (home - before)):
+        return None
+    return next(number for number, each in enumerate(stages) if each >= best - asked.plateau)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of an adaptation.
+
+    Args:
+        step: Number of the step.
+        state: Parameters by name.
+        readings: Readings of the prediction.
+    """
+
+    step: int
+    state: dict[str, Tensor]
+    readings: Readings
+
+
+@dataclass
+class StageRule(StopRule):
+    """Rule of a run that goes to its end and whose stages are read on the way."""
+
+    network: nn.Module = field(default_factory=nn.Module)
+    reader: PredictionReader | None = None
+    steps: int = 0
+    stages: list[Stage] = field(default_factory=list)
+
+    def judge(self, step: int, objective: float, energy: float | None) -> Verdict | None:  # noqa: ARG002
+        """Read the prediction at candidate steps; the run goes on in any case."""
+        self.ends = False
+        if step == 0:
+            return "accepted"
+        if self.reader is None or step not in candidate_steps(self.steps) or objective == float("inf"):
+            return None
+        moving = {name: part.detach().clone() for name, part in self.network.named_parameters() if part.requires_grad}
+        self.stages.append(Stage(step, moving, self.reader.read(self.network, SELECTING)))
+        return "accepted"
+
+
+@dataclass(frozen=True)
+class Rescue:
+    """Assessment of one scan before, during and after its adaptation.
+
+    Args:
+        reader: Reads predictions for the scan.
+        home: Readings of held-out source scans.
+        names: Names of the structures.
+        source: Readings of the source prediction.
+        before: Its assessment.
+    """
+
+    reader: PredictionReader
+    home: HomeReadings
+    names: Sequence[str]
+    source: Readings
+    before: Assessment
+
+    @classmethod
+    def of(
+        cls,
+        network: nn.Module,
+        reader: PredictionReader,
+        prediction: Prediction,
+        home: HomeReadings,
+        names: Sequence[str],
+    ) -> "Rescue":
+        """Assess the source prediction of a scan.
+
+        Args:
+            network: The source network.
+            reader: Reads predictions for the scan.
+            prediction: The source prediction.
+            home: Readings of held-out source scans.
+            names: Names of the structures.
+        """
+        source = reader.read(network, own=prediction.labels[list(reader.slices)])
+        return cls(reader, home, names, source, assess(source, home, names))
+
+    @property
+    def is_fine(self) -> bool:
+        """Return True if the scan is left alone."""
+        return self.before.verdict == "fine"
+
+    def plan(self, schedule: Schedule, method: Method, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
+        """Return the schedule and the volume that steps see.
+
+        Args:
+            schedule: That of the preset.
+            method: How to adapt.
+            volume: The scan.
+            steps: Number of steps, if it was set.
+        """
+        if self.is_fine:
+            return replace(schedule, steps=0), volume
+        if method.steady:
+            schedule = replace(schedule, solver=Bounded(), steps=RESCUE_STEPS if steps is None else steps)
+        return schedule, volume.thinned(READ_SLICES)
+
+    def stop_rule(self, network: nn.Module, method: Method, steps: int, at_source: bool) -> StageRule:  # noqa: ARG002
+        """Return the rule of a run whose stages are read on the way."""
+        return StageRule(network=network, reader=self.reader, steps=1 if isinstance(method, ClosedForm) else steps)
+
+    def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:  # noqa: ARG002
+        """Return the decision on a run.
+
+        Args:
+            network: The adapted network, which gets the parameters of the chosen stage.
+            trajectory: The course of the run.
+            origin: The objective at the source network, which has no say.
+        """
+        rule = trajectory.rule
+        stage = self.choose(rule.stages) if isinstance(rule, StageRule) else None
+        trajectory.choose(None if stage is None else stage.step, {} if stage is None else stage.state)
+        network.load_state_dict(trajectory.state, strict=False)
+        return self.settle(network, stage)
+
+    def choose(self, stages: Sequence[Stage]) -> Stage | None:
+        """Return the stage of the best estimate, or None if no stage promises enough."""
+        weights = SHIPPED.without_contacts()
+        readings = (self.source, *(stage.readings for stage in stages))
+        first, *others = (assess(each, self.home, using=SELECTING, coefficients=weights).expected for each in readings)
+        number = best_stage(first, others, self.before.home)
+        return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
+
+    def _gives_up_steadiness(self, stage: Stage) -> bool:
+        """Return True if a prediction as steady as at home would be given up for its sizes alone."""
+        if self.source.vanished:
+            return False
+        before, after = (
+            float(Excesses.of(readings, self.home, SELECTING).unsteady.mean())
+            for readings in (self.source, stage.readings)
+        )
+        return before < Margins().steady and after >= before
+
+    def settle(self, network: nn.Module, stage: Stage | None) -> Decision:
+        """Return the decision on the chosen stage.
+
+        Args:
+            network: The network at the chosen stage.
+            stage: The stage that was chosen.
+        """
+        if self.is_fine:
+            return self._decided("left alone", RELIABLE, self.before)
+        if stage is None:
+            return self._unhelped()
+        after = assess(self.reader.read(network), self.home, self.names)
+        # Readings that did not choose the stage must agree that it is better.
+        if after.expected <= self.before.expected:
+            return self._unhelped()
+        if after.verdict == "failed":
+            return self._decided("unsolved", NOT_ENOUGH, after, kept=True)
+        if self.before.verdict == "failed" and after.verdict != "fine":
+            return self._decided("unsolved", UNSURE, after, kept=True)
+        was = "had failed" if self.before.verdict == "failed" else "was unsure"
+        good = "the estimated quality is good" if after.verdict == "fine" else "it is still doubtful: look at it first"
+        return self._decided("adapted", f"The network {was} on this scan; after adaptation {good}.", after, kept=True)
+
+    def _facts(self, after: Assessment) -> dict[str, Any]:
+        """Return what a manifest says about the assessment, as JSON."""
+        return {
+            "verdict": after.verdict,
+            "estimate": "dice" if after.labelled else "agreement",
+            "expected": after.expected,
+            "expected_range": None if after.low is None else [after.low, after.high],
+            "expected_by_structure": dict(zip(self.names, after.structures, strict=False)),
+            "verdict_before": self.before.verdict,
+            "expected_before": self.before.expected,
+            "signs": list(after.reasons),
+        }
+
+    def _unhelped(self) -> Decision:
+        """Return the decision on a scan whose source prediction stands although it is not fine."""
+        reason = NO_HELP if self.before.verdict == "failed" else DOUBTFUL
+        return self._decided("unsolved", reason, self.before)
+
+    def _decided(self, action: Action, reason: str, after: Assessment, kept: bool = False) -> Decision:
+        """Return a decision with the numbers that it rests on."""
+        numbers = {"expected_before": self.before.expected, "expected_after": after.expected}
+        return Decision(action, reason, numbers, kept, self._facts(after))

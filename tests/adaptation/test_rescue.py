@@ -1,0 +1,149 @@
+"""Rescue of failed scans: the choice of a stage on made-up readings, and whole runs on a toy network."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import scantune
+from scantune.adaptation.guard.rescue import (
+    CANDIDATES,
+    NO_HELP,
+    RELIABLE,
+    Rescue,
+    Stage,
+    best_stage,
+    candidate_steps,
+)
+from scantune.prior.assessment import HomeReadings, Readings, assess
+from scantune.prior.readings import HeldOutScan, PredictionReader, read_home
+from scantune.scans.volume import Volume
+from scantune.tasks import Segmentation
+from tests.conftest import dice, toy_scan
+from tests.toy_labels import RADII, disc, readings_of
+
+GOOD, SHIFTED = readings_of(disc(12, 6), disc(12, 6, shift=1)), readings_of(disc(4, 0))
+
+
+class FixedReader(PredictionReader):
+    """Reads the same off every network."""
+
+    def __init__(self, readings: Readings) -> None:
+        object.__setattr__(self, "readings", readings)
+
+    def read(self, network, names=(), own=None):
+        return self.readings
+
+
+@pytest.fixture
+def home() -> HomeReadings:
+    people = [readings_of(disc(radius, radius / 2), disc(radius, radius / 2, shift=1)) for radius in RADII]
+    return HomeReadings.fit(people, [[0.94, 0.90]] * len(RADII))
+
+
+def settle(source, stages, home, complete):
+    """Choose among stages, and decide; `complete` are the readings of the chosen stage by every perturbation."""
+    rescue = Rescue(FixedReader(complete), home, (), source, assess(source, home))
+    stage = rescue.choose([Stage(number, {}, readings) for number, readings in enumerate(stages)])
+    return rescue.settle(torch.nn.Identity(), stage), stage
+
+
+def test_stages_are_chosen_by_a_sufficient_rise_and_early():
+    assert best_stage(0.30, [0.5, 0.88, 0.895, 0.8], 0.92) == 1
+    assert best_stage(0.30, [0.5, 0.55], 0.92) is None
+    assert best_stage(0.88, [0.92], 0.92) is None
+    assert best_stage(0.30, [], 0.92) is None
+
+
+def test_candidates_are_few_and_end_with_the_last():
+    assert candidate_steps(3) == [1, 2, 3]
+    chosen = candidate_steps(60)
+    assert len(chosen) <= CANDIDATES
+    assert (chosen[0], chosen[-1]) == (2, 60)
+
+
+def test_a_fine_scan_is_left_alone(home):
+    decision, _ = settle(GOOD, [], home, SHIFTED)
+    assert (decision.action, decision.reason, decision.keeps_adapted) == ("left alone", RELIABLE, False)
+
+
+def test_a_failed_scan_is_rescued_by_a_plausible_stage(home):
+    decision, stage = settle(SHIFTED, [SHIFTED, GOOD, SHIFTED], home, GOOD)
+    assert stage is not None
+    assert (decision.action, stage.step, decision.assessment["verdict"]) == ("adapted", 1, "fine")
+
+
+def test_a_failed_scan_is_solved_only_if_it_is_fine_afterwards(home):
+    fair = readings_of(disc(12, 6), disc(12, 6, shift=2))
+    assert assess(fair, home).verdict == "doubtful"
+    decision, stage = settle(SHIFTED, [fair], home, fair)
+    assert stage is not None
+    assert (decision.action, decision.keeps_adapted) == ("unsolved", True)
+
+
+def test_a_steady_prediction_of_an_unusual_size_is_not_given_up_for_a_usual_one(home):
+    large = readings_of(disc(17, 8.5), disc(17, 8.5, shift=1))
+    assert assess(large, home).verdict != "fine"
+    assert settle(large, [GOOD], home, GOOD)[1] is None
+
+
+def test_a_scan_that_nothing_helps_is_unsolved(home):
+    empty = readings_of(torch.zeros(2, 40, 40, dtype=torch.long))
+    decision, stage = settle(empty, [empty], home, empty)
+    assert stage is None
+    assert (decision.action, decision.reason, decision.keeps_adapted) == ("unsolved", NO_HELP, False)
+
+
+def test_readings_that_did_not_choose_a_stage_can_refuse_it(home):
+    before = readings_of(disc(12, 6), disc(12, 6, shift=4))
+    shaky = replace(GOOD, steadiness=GOOD.steadiness | {"mirrored": (0.01, 0.01)})
+    decision, stage = settle(before, [GOOD], home, shaky)
+    assert stage is not None
+    assert not decision.keeps_adapted
+
+
+@pytest.fixture(scope="module")
+def calibrated(toy):
+    """The toy prior, with readings of eight held-out scans."""
+    scans = [toy_scan(seed) for seed in range(100, 108)]
+    held_out = [HeldOutScan(Volume(images), labels) for images, labels in scans]
+    prior = toy.prior.calibrated(toy.network, [(images, None) for images, _ in scans])
+    readings = read_home(toy.network, held_out, Segmentation(), 2)
+    return replace(prior, calibration=replace(prior.calibration, home=readings))
+
+
+def test_a_scan_of_the_source_is_left_alone_without_a_step(toy, calibrated):
+    result = scantune.adapt(toy.network, toy_scan(200)[0], calibrated)
+    assert (result.decision.action, result.facts["verdict"], result.facts["steps"]) == ("left alone", "fine", 0)
+    assert torch.equal(result.prediction, result.source_prediction)
+
+
+def test_a_failed_scan_is_rescued_and_its_estimate_is_near_the_truth(toy, calibrated):
+    images, labels = toy_scan(201)
+    result = scantune.adapt(toy.network, images**2, calibrated)
+    before, after = dice(result.source_prediction, labels), dice(result.prediction, labels)
+    assert before < 0.7 < after
+    assert result.decision.action == "adapted"
+    assert result.facts["expected"] == pytest.approx(after, abs=0.1)
+    assert result.facts["expected_before"] == pytest.approx(before, abs=0.25)
+
+
+def test_the_home_readings_survive_the_prior_file(toy, calibrated, tmp_path):
+    calibrated.save(tmp_path / "prior.safetensors")
+    again = scantune.FieldOfExperts.load(tmp_path / "prior.safetensors").calibration.home
+    for name, values in calibrated.calibration.home.tensors().items():
+        assert torch.equal(again.tensors()[name], values)
+
+
+def test_steadiness_is_the_overlap_with_the_prediction_of_the_moved_scan(toy):
+    images, _ = toy_scan(202)
+    reader = PredictionReader.of(Volume(images), Segmentation(), 2, voxel_ml=0.5)
+    readings = reader.read(toy.network)
+    with torch.no_grad():
+        own = toy.network(images).argmax(1)
+        moved = toy.network(images.roll((3, 3), (-2, -1))).argmax(1).roll((-3, -3), (-2, -1))
+    for value in (1, 2):
+        one, other = own == value, moved == value
+        assert readings.sizes[value - 1] == 0.5 * int(one.sum())
+        overlap = 2 * int((one & other).sum()) / int(one.sum() + other.sum())
+        assert readings.steadiness["moved"][value - 1] == pytest.approx(overlap)
