@@ -387,3 +387,9 @@ def test_the_paper_draws_as_many_slices_as_are_asked_for(toy, monkeypatch):
     assert drawn == [2, 2, 2, 2]
     with pytest.raises(InputError, match="batch must be 1 or more"):
         scantune.adapt(toy.network, toy_scan(3)[0], toy.prior, batch=0, device="cpu")
+
+
+def test_an_unknown_method_is_refused_before_the_scan_is_read(toy, tmp_path):
+    model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(48, 48)), {"kind": "custom"})
+    with pytest.raises(InputError, match="magic"):
+        scantune.adapt(model, tmp_path / "missing.nii.gz", method="magic")

@@ -293,7 +293,7 @@ def test_a_gradient_that_overflows_in_half_precision_is_taken_again_in_single_pr
 
 def test_a_model_is_fitted_with_the_density_that_was_asked_for(toy):
     model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(48, 48)), {"kind": "custom"})
-    cases = [SimpleNamespace(volume=volume, padding=None) for volume in toy.volumes[:3]]
+    cases = [SimpleNamespace(volume=volume, padding=None, distance=None, reference=None) for volume in toy.volumes[:3]]
     settings = PriorSettings("histogram", size=8, stride=4, components=4)
     prior = fit_prior(model, cases[:2], cases[2:], settings=settings, device="cpu")
     expected = FieldOfExperts.fit(toy.network, toy.volumes[:2], patches=TOY_PATCHES, density="histogram")

@@ -20,4 +20,4 @@ def test_rows_show_known_values_and_empty_columns_are_left_out():
     assert "Dice before" not in page
     assert "Site" not in page
     assert "1 scan: 1 adapted." in page
-    assert "1 scan, 2 runs: 2 kept." in index_page([row, replace(row, method="other")], "Two")
+    assert "1 scan, 2 runs: 2 adapted." in index_page([row, replace(row, method="other")], "Two")

@@ -20,7 +20,7 @@ from scantune.adaptation.scan_guard import ScanGuard, Unguarded, guard_scan
 from scantune.adaptation.settings import AdaptSettings, Preset, Stop
 from scantune.adaptation.solvers import LBFGS, Adam, Bounded
 from scantune.errors import InputError
-from scantune.methods import Method, ModelParts
+from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
@@ -79,7 +79,9 @@ def adapt(
             for segmentation, `instance` for registration.
         preset: `fast`, `paper` or `converged`.
         steps: Number of steps; by default the preset's.
-        guard: Whether the best step on the way is looked for, and the source prediction kept where there is none.
+        guard: Whether the adaptation is judged. A prior with home readings assesses the source prediction: with preset
+            `fast` it is left alone if it is fine, and otherwise adapted to convergence and replaced by the best stage.
+            Without home readings the steadiest step is kept, or the source prediction.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
         stop: With the guard and preset `fast`, when a run ends before its last step: `stable`, where predictions no
@@ -97,6 +99,8 @@ def adapt(
     started = time.perf_counter()
     settings = AdaptSettings(method, preset, steps, guard, str(device), seed, options or {}, stop, batch=batch)
     where = find_device(settings.device)
+    if isinstance(settings.method, str):
+        find_method(settings.method)  # refuses an unknown name before the scan is read
     case, prepared, stripped_by = None, None, None
     if isinstance(scan, Tensor):
         volume = volume_of(scan, mask, brain_mask).to(where)
