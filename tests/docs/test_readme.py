@@ -17,8 +17,10 @@ from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
+from scantune.prior.readings import HeldOutScan, read_home
 from scantune.scans.preprocess import Preprocessing
-from tests.conftest import TOY_PATCHES, toy_scan
+from scantune.scans.volume import Volume
+from tests.conftest import SEGMENTATION, TOY_PATCHES, toy_scan
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -141,6 +143,9 @@ def models(toy):
         return scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES, density=density)
 
     prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
+    held_out = [HeldOutScan(Volume(images), labels) for images, labels in map(toy_scan, range(3, 6))]
+    home = read_home(toy.network, held_out, SEGMENTATION, 2)
+    prior = replace(prior, calibration=replace(prior.calibration, home=home))
     return [
         scantune.Model(
             network=toy.network,

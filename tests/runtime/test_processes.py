@@ -44,8 +44,8 @@ class ToyWork:
 
     def _hold(self, path):
         path.write_text("half", encoding="utf-8")
-        self.context.send("written")
         try:
+            self.context.send("written")
             time.sleep(60)
         finally:
             path.unlink()
