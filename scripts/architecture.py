@@ -3,9 +3,9 @@
     python scripts/architecture.py [--source src] [--out measures.json]
 
 Prints a table. `--source` names the folder that holds the package, so that another checkout can be measured too.
-The path of a scan is profiled: one `scantune adapt` of two steps on a simulated scan, with the bundled brain model.
+The path of a scan is profiled: one `scantune adapt` of two steps on a simulated scan where the bundled model fails.
 The calls from `adapt` to the network are the functions of the package that lie between `adapt` and the first forward
-pass that records gradients.
+pass of an objective.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import nibabel, numpy, torch
 import scantune
 source, out = Path(sys.argv[1]).resolve() / "scantune", Path(sys.argv[2])
 cohort = scantune.simulate.COHORTS["contrasts"]
-case = next(cohort.cases(list(cohort.centres)[1], "test", count=1, slices=4))
+case = next(cohort.cases("pd-3T", "test", count=1, slices=4))
 nibabel.save(nibabel.Nifti1Image(case.image, case.affine), out / "scan.nii.gz")
 called, depth, chain = set(), [], []
 
@@ -43,7 +43,7 @@ def profile(frame, event, _):
             if above.f_code.co_filename.startswith(str(source)):
                 names.append(above.f_code.co_name)
             above = above.f_back
-        if above is not None:
+        if above is not None and "measure" in names:
             depth.append(len(names) + 1)
             chain.extend(reversed(names))
 

@@ -16,7 +16,7 @@ from scantune.adaptation.guard.rescue import (
     candidate_steps,
 )
 from scantune.prior.assessment import HomeReadings, Readings, assess
-from scantune.prior.readings import HeldOutScan, PredictionReader, read_home
+from scantune.prior.readings import HomeScan, PredictionReader, read_home
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import dice, toy_scan
@@ -106,7 +106,7 @@ def test_readings_that_did_not_choose_a_stage_can_refuse_it(home):
 def calibrated(toy):
     """The toy prior, with readings of eight held-out scans."""
     scans = [toy_scan(seed) for seed in range(100, 108)]
-    held_out = [HeldOutScan(Volume(images), labels) for images, labels in scans]
+    held_out = [HomeScan(Volume(images), labels) for images, labels in scans]
     prior = toy.prior.calibrated(toy.network, [(images, None) for images, _ in scans])
     readings = read_home(toy.network, held_out, Segmentation(), 2)
     return replace(prior, calibration=replace(prior.calibration, home=readings))

@@ -17,7 +17,7 @@ from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
-from scantune.prior.readings import HeldOutScan, read_home
+from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, TOY_PATCHES, toy_scan
@@ -143,7 +143,7 @@ def models(toy):
         return scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES, density=density)
 
     prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
-    held_out = [HeldOutScan(Volume(images), labels) for images, labels in map(toy_scan, range(3, 6))]
+    held_out = [HomeScan(Volume(images), labels) for images, labels in map(toy_scan, range(3, 6))]
     home = read_home(toy.network, held_out, SEGMENTATION, 2)
     prior = replace(prior, calibration=replace(prior.calibration, home=home))
     return [

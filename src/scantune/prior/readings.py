@@ -79,7 +79,7 @@ class PredictionReader:
 
 
 @dataclass(frozen=True)
-class HeldOutScan:
+class HomeScan:
     """A scan of a source subject that the network was not trained on.
 
     Args:
@@ -93,7 +93,7 @@ class HeldOutScan:
     voxel_ml: float = 1e-3
 
 
-def read_home(network: nn.Module, scans: Iterable[HeldOutScan], task: Task, structures: int) -> HomeReadings:
+def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structures: int) -> HomeReadings:
     """Return the readings of held-out source scans, with the Dice of their predictions if all have references."""
     readings, scores = [], []
     for scan in scans:

@@ -12,7 +12,7 @@ from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
-from scantune.prior.readings import HeldOutScan, read_home
+from scantune.prior.readings import HomeScan, read_home
 from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
@@ -92,7 +92,7 @@ def _with_home_readings(
     if prior.calibration is None or model.task.judged_by != "stability":
         return prior
     scans = [
-        HeldOutScan(
+        HomeScan(
             Volume(case.volume.to(device), case.padding, case.distance),
             case.reference,
             model.preprocessing.voxel_ml(case),
