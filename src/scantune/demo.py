@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from scantune.adaptation.adapt import PRESETS, adapt
+from scantune.adaptation.adapt import adapt
 from scantune.adaptation.figure import case_figure
 from scantune.adaptation.result import Result
 from scantune.adaptation.scan_run import Outcome, ScanObserver
@@ -107,7 +107,6 @@ def demo(
 
     reference = adapt(model, simulated(cohort.source), method="source", device=device)
     scans = [_scored(cohort.source, reference, cohort.labels)]
-    steps = PRESETS[DEMO_PRESET].steps if steps is None else steps
     observer.begin(chosen)
     for centre in chosen:
         observer.start(centre)
