@@ -18,11 +18,11 @@ class OutputFolder:
     path: Path
 
     def names(self) -> list[str]:
-        """Return the scans that the manifest tells of."""
+        """Return the names of the scans in the manifest."""
         return list(read_manifest(self.path)["scans"])
 
     def arrange(self, names: Sequence[str]) -> None:
-        """Have the manifest tell of these scans last and in this order, however they came in."""
+        """Move these scans to the end of the manifest, in this order."""
         with _alone_in(self.path):
             manifest = read_manifest(self.path)
             scans = manifest["scans"]
@@ -32,7 +32,7 @@ class OutputFolder:
                 write_manifest(self.path, manifest | {"scans": ordered})
 
     def entry(self, name: str) -> ManifestEntry:
-        """Return what the manifest tells about a scan; nothing where it does not know the scan."""
+        """Return the manifest's entry of a scan, which is empty if the scan is not in it."""
         return dict(read_manifest(self.path)["scans"].get(name, {}))
 
     def holds(self, entry: Mapping[str, Any]) -> bool:
@@ -71,7 +71,7 @@ class OutputFolder:
         Args:
             name: The scan.
             entry: What became of it.
-            head: What the manifest tells about the run.
+            head: The part of the manifest about the run.
         """
         with _alone_in(self.path):
             scans = read_manifest(self.path)["scans"]

@@ -1,6 +1,6 @@
 """A run over scans: what they share, the outcome of each, and the observer of the progress.
 
-Nothing heavy is imported at the top, so that a mistyped path is told at once.
+Nothing heavy is imported at the top, so that a mistyped path is reported at once.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ class ScanRun:
         settings: How to adapt.
         overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
         pages: Whether each scan gets a page.
-        observer: Is told about the progress.
+        observer: Follows the progress.
         masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
     """
 
@@ -184,7 +184,7 @@ class ScanRun:
         return None
 
     def _results(self, name: str, path: Path, asked: ManifestEntry) -> ManifestEntry:
-        """Adapt to a scan, write its segmentations and page, and return what the result tells about itself."""
+        """Adapt to a scan, write its segmentations and page, and return the manifest's entry of the result."""
         import torch
 
         from scantune.adaptation.adapt import adapt
@@ -203,7 +203,7 @@ class ScanRun:
         return result.with_page(self.out.path, entry)
 
     def _head(self) -> dict[str, Any]:
-        """Return what the manifest tells about the run."""
+        """Return the part of the manifest about the run."""
         import torch
 
         return {

@@ -180,7 +180,7 @@ class Display(ScanBar, ScanObserver):
         self._move(name)
 
     def step(self, name: str, step: int, steps: int) -> None:
-        """Move the bar; after the first steps, tell how long the run will take."""
+        """Move the bar; after the first steps, report how long the run will take."""
         marks = self.marks[name]
         marks.append(time.perf_counter())
         self.reached[name] = step / steps
@@ -189,7 +189,7 @@ class Display(ScanBar, ScanObserver):
             self._estimate(expected_seconds(marks, steps))
 
     def end(self, outcome: Outcome) -> None:
-        """Count the scan, and tell at once when it failed."""
+        """Count the scan, and report a failure at once."""
         self.done += 1
         begun = self.marks.pop(outcome.name)[0]
         del self.reached[outcome.name]

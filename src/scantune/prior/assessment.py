@@ -275,7 +275,7 @@ class Assessment:
         verdict: `fine`, `doubtful` or `failed`.
         expected: Mean Dice over structures, or agreement where home Dice is not known.
         low: Eight of ten such predictions lie between this ...
-        high: ... and this; both None where there were too few home people to tell.
+        high: ... and this; both None with too few home people.
         structures: What is expected of each structure.
         reasons: Sentences, the weightiest first; none where all is as at home.
         home: What is expected of a prediction that is as good as at home.
@@ -380,21 +380,21 @@ def reasons(
 ) -> tuple[str, ...]:
     """Describe in sentences what differs notably from home, the weightiest first."""
     found = Excesses.of(readings, home, using)
-    told: list[tuple[float, str]] = []
+    found_signs: list[tuple[float, str]] = []
     for number, amount in enumerate(readings.sizes):
         name = names[number] if number < len(names) else f"structure {number + 1}"
         if amount == 0:
-            told += [(math.inf, f"No {name} was found.")] if float(home.absent[number]) < 1 else []
+            found_signs += [(math.inf, f"No {name} was found.")] if float(home.absent[number]) < 1 else []
             continue
         size, unsteady, contact = (float(each[number]) for each in (found.size, found.unsteady, found.contact))
         kept = fmean([readings.steadiness[key][number] for key in using if key in readings.steadiness] or [1.0])
         usual = math.exp(float(home.size[0, number]))
-        told += [
+        found_signs += [
             (coefficients.size * size, _sized(name, amount, usual)),
             (coefficients.unsteady * unsteady, f"The {name} changes where it should not: {kept:.2f} of it stays."),
             (coefficients.contact * contact, f"The {name} has unusual neighbours along {contact:.0%} of its outline."),
         ]
-    return tuple(sentence for weight, sentence in sorted(told, key=lambda pair: -pair[0]) if weight > NOTABLE)
+    return tuple(sentence for weight, sentence in sorted(found_signs, key=lambda pair: -pair[0]) if weight > NOTABLE)
 
 
 def _sized(name: str, size: float, usual: float) -> str:

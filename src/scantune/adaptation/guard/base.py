@@ -1,4 +1,4 @@
-"""The guard: every adaptation is judged without labels; a step of its way is kept, or none."""
+"""Contract of the guards that judge an adaptation without labels, and their decision."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 Action = Literal["adapted", "unsolved", "left alone"]
 
 Verdict = Literal["accepted", "refused", "strayed"]
-"""On a step: it is the best so far; it is not, but later ones may be; it is not, and the run should end."""
+"""Verdict on a step: the best so far; not the best; not the best, and the run should end."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Decision:
 
 
 class Reading(Protocol):
-    """Whatever else a look tells of a prediction, it tells how many pixels each structure has."""
+    """Reading of a prediction, which counts at least the pixels of each structure."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -48,11 +48,11 @@ ReadingT = TypeVar("ReadingT", bound=Reading)
 
 
 class Guard(ABC, Generic[ReadingT]):
-    """Judges the steps of one adaptation, in order: what is asked of a step depends on the measure.
+    """Guard that judges the steps of one adaptation, in order, by readings of their predictions.
 
     Args:
-        source: The look at the source prediction.
-        patience: After so many looks without a better one the run ends.
+        source: Reading of the source prediction.
+        patience: Number of readings without a better one after which the run ends.
     """
 
     def __init__(self, source: ReadingT, patience: int) -> None:
@@ -60,21 +60,21 @@ class Guard(ABC, Generic[ReadingT]):
         self.best: ReadingT | None = None
         self.looks, self.without, self.emptied = 0, 0, False
 
-    def verdict(self, look: ReadingT, energy: float | None = None) -> Verdict:
+    def verdict(self, reading: ReadingT, energy: float | None = None) -> Verdict:
         """Return the verdict on the next step, with its FoE-CNN energy."""
         self.looks += 1
-        lost = self.lost(look)
+        lost = self.lost(reading)
         self.emptied |= lost
-        if not lost and self.takes(look, energy):
-            self.best, self.without = look, 0
+        if not lost and self.takes(reading, energy):
+            self.best, self.without = reading, 0
             return "accepted"
         self.without += 1
         return "strayed" if self.without >= self.patience else "refused"
 
-    def lost(self, look: ReadingT) -> bool:
+    def lost(self, reading: ReadingT) -> bool:
         """Return True if a structure of the source prediction is gone, or no structure is left."""
-        gone = any(before and not after for before, after in zip(self.source.counts, look.counts, strict=True))
-        return gone or not any(look.counts)
+        gone = any(before and not after for before, after in zip(self.source.counts, reading.counts, strict=True))
+        return gone or not any(reading.counts)
 
     def decision(self) -> Decision:
         """Return the decision on the run, from all readings."""
@@ -88,7 +88,7 @@ class Guard(ABC, Generic[ReadingT]):
         return Decision("unsolved", self.missed(), numbers)
 
     @abstractmethod
-    def takes(self, look: ReadingT, energy: float | None) -> bool:
+    def takes(self, reading: ReadingT, energy: float | None) -> bool:
         """Return True if a step is the best so far; later steps have to be better than it then."""
 
     @abstractmethod

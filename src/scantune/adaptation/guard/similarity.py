@@ -1,4 +1,4 @@
-"""Likeness: how far a warped atlas looks like the scan, what the deformation takes for it, and the judge of both."""
+"""Guard of registrations: the likeness of warped atlas and scan, and the regularity of the deformation."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,23 +18,23 @@ from scantune.tasks import Task
 
 @dataclass(frozen=True)
 class SimilarityRules:
-    """What the guard asks of a deformation; chosen on people that no result is reported of, as `guard.Rules` are."""
+    """Thresholds of the guard, chosen on subjects that no result is reported on, as `StabilityRules` are."""
 
     charge: float = 0.1
-    """Every hundredth of the prediction that changes must make atlas and scan more alike by this many hundredths."""
+    """Gain in likeness that is asked for, as a share of the part of the prediction that changes."""
     patience: int = 6
-    """After so many looks without a better one the run ends."""
+    """Number of readings without a better one after which the run ends."""
     folding: float = 1e-3
-    """By how much the share of pixels at which the deformation folds may rise."""
+    """Largest rise of the share of pixels at which the deformation folds."""
     rougher: float = 3.0
-    """How many times as rough as the source's it may become."""
+    """Largest roughness as a multiple of that of the source prediction."""
     smooth: float = 0.5
-    """Up to this roughness none is too rough, however smooth the source's is."""
+    """Roughness up to which no deformation is too rough, however smooth the source prediction is."""
 
 
 @dataclass(frozen=True)
 class SimilarityReading:
-    """What can be told of a registration without labels.
+    """Reading of a registration without labels.
 
     Args:
         likeness: Mean squared correlation of warped atlas and scan in small windows, from 0 to 1.
@@ -66,7 +66,7 @@ class SimilarityReading:
             channels: How many channels of the input are the image; None for all.
         """
 
-        def look(part: Batch) -> tuple[Tensor, Tensor]:
+        def read(part: Batch) -> tuple[Tensor, Tensor]:
             output = network(part.images)
             values, weights = atlas_correlation(output, part, channels)
             folds = jacobian_determinant(output["displacement"]) <= 0
@@ -76,7 +76,7 @@ class SimilarityReading:
             return torch.stack([value.double() for value in sums]).cpu(), task.predict(output).cpu()
 
         batches, threads = volume.batches(batch_size(volume.images)), threads_for(network, volume.images)
-        found = list(map(look, batches) if threads is None else threads.each(look, batches))
+        found = list(map(read, batches) if threads is None else threads.each(read, batches))
         alike, weight, folds, squares, pixels = torch.stack([sums for sums, _ in found]).sum(0).tolist()
         labels = torch.cat([labels for _, labels in found])
         same = fmean(agreements(labels, source.cpu(), structures))
@@ -89,15 +89,15 @@ class SimilarityReading:
 
 
 class SimilarityGuard(Guard[SimilarityReading]):
-    """Judges steps by how far the warped atlas looks like the scan.
+    """Guard that judges steps by the likeness of warped atlas and scan.
 
     A deformation that is optimised for one scan is no stabler than before under changes of that scan, however much
-    better it fits. What tells is whether the pictures become more alike; and as a deformation that folds or crumples
-    can make anything look like anything, how well-behaved it remains.
+    better it fits. So the likeness of the pictures is judged instead. A deformation that folds or crumples can make any
+    two pictures alike, so its regularity is judged too.
 
     Args:
-        source: The look at the source network's registration.
-        rules: What is asked of a step.
+        source: Reading of the source network's registration.
+        rules: The thresholds.
     """
 
     def __init__(self, source: SimilarityReading, rules: SimilarityRules | None = None) -> None:
@@ -105,17 +105,17 @@ class SimilarityGuard(Guard[SimilarityReading]):
         super().__init__(source, self.rules.patience)
         self.crumpled = False
 
-    def takes(self, look: SimilarityReading, energy: float | None) -> bool:  # noqa: ARG002
+    def takes(self, reading: SimilarityReading, energy: float | None) -> bool:  # noqa: ARG002
         """Return True if atlas and scan are more alike than at the best step, in proportion to the change."""
-        alike = look.score(self.rules) > (self.best or self.source).score(self.rules)
-        crumples = alike and self.crumples(look)
+        alike = reading.score(self.rules) > (self.best or self.source).score(self.rules)
+        crumples = alike and self.crumples(reading)
         self.crumpled |= crumples
         return alike and not crumples
 
-    def crumples(self, look: SimilarityReading) -> bool:
+    def crumples(self, reading: SimilarityReading) -> bool:
         """Return True if the deformation folds at too many pixels, or has become too rough."""
-        folds = look.folding > self.source.folding + self.rules.folding
-        return folds or look.roughness > max(self.rules.rougher * self.source.roughness, self.rules.smooth)
+        folds = reading.folding > self.source.folding + self.rules.folding
+        return folds or reading.roughness > max(self.rules.rougher * self.source.roughness, self.rules.smooth)
 
     def gained(self, best: SimilarityReading) -> str:
         """Explain what became better."""
@@ -133,5 +133,5 @@ class SimilarityGuard(Guard[SimilarityReading]):
         """Return likeness, folding and roughness before and after, and the agreement with the source."""
         looks = {"before": self.source} | ({} if self.best is None else {"after": self.best})
         names = ("likeness", "folding", "roughness")
-        numbers = {f"{name}_{when}": float(getattr(look, name)) for when, look in looks.items() for name in names}
+        numbers = {f"{name}_{when}": float(getattr(reading, name)) for when, reading in looks.items() for name in names}
         return numbers | ({} if self.best is None else {"agreement": self.best.agreement})

@@ -1,4 +1,4 @@
-"""Stability: how far a prediction stays the same when the scan is changed in ways that should not matter."""
+"""Guard of segmentations: the stability of a prediction under changes of the scan that should not matter."""
 
 import sys
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from scantune.scans.volume import batch_size
 from scantune.tasks import Task
 
 GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
-"""Those by which the guard looks, chosen by `scripts/guard_rules.py`."""
+"""Perturbations that the guard uses, chosen by `scripts/guard_rules.py`."""
 
 READ_SLICES = 8
-"""The most slices that are looked at, evenly spaced: a look is to cost less than a step."""
+"""Largest number of slices of a reading, evenly spaced, so that it costs less than a step."""
 
 
 @dataclass(frozen=True)
 class PerturbedSlices:
-    """Looks at what a network makes of some slices of a scan, as they are and perturbed.
+    """Slices of a scan that networks predict as they are and perturbed.
 
     Args:
         images: The slices `(slices, channels, *spatial)`.
-        task: How the network's output is read.
+        task: Turns outputs into labels.
         names: The perturbations.
-        channels: How many channels of the input are the image; None for all. Others stay as they are.
-        threads: Share the slices, where there are any.
-        chosen: Which slices of the scan these are, where they are known.
+        channels: Number of image channels of the input; None for all. Others are not perturbed.
+        threads: Threads that share the slices, if any.
+        chosen: Numbers of these slices in the scan, if they are known.
     """
 
     images: Tensor
@@ -62,13 +62,13 @@ class PerturbedSlices:
 
         Args:
             network: The network.
-            own: The first of these, where they are known.
+            own: Class probabilities of the slices as they are, if they are known.
         """
         perturbed = [PERTURBATIONS[name] for name in self.names]
         changes = perturbed if own is not None else [UNCHANGED, *perturbed]
         images = torch.cat([self._changed(change, self.images) for change in changes])
         parts = torch.split(images, batch_size(images))
-        # What was adapted may have got what two threads must not call at once.
+        # An adapted network may hold layers that two threads must not call at once.
         threads = self.threads if thread_count(network, images) > 1 else None
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
         found = torch.cat([self.task.probabilities(output).float() for output in outputs])
@@ -104,28 +104,28 @@ def stability(labels: Sequence[Tensor], structures: int) -> list[float]:
 
 @dataclass(frozen=True)
 class StabilityRules:
-    """What the guard asks of a step; chosen on people that no result is reported of, by `scripts/guard_rules.py`."""
+    """Thresholds of the guard, chosen on subjects that no result is reported on (`scripts/guard_rules.py`)."""
 
     charge: float = 0.05
-    """Every hundredth of the prediction that changes must make it more stable by this many hundredths."""
+    """Gain in stability that is asked for, as a share of the part of the prediction that changes."""
     worst: float = 0.5
-    """What the least stable structure counts; the rest is for the mean of all."""
+    """Weight of the least stable structure; the rest is for the mean of all."""
     patience: int = 6
-    """After so many looks without a better one the run ends."""
+    """Number of readings without a better one after which the run ends."""
     fall: float = 0.5
-    """Where there is one structure alone, such as lesions, its stability says less: then the scan's energy must also
-    fall to this share of what it was, if there is a prior to tell."""
+    """Share of its start to which the scan's energy must fall if there is one structure alone, such as lesions, whose
+    stability says less."""
     failed: float = 3.0
-    """A source prediction whose proportions are odder than this, in deviations of source subjects, has failed: then a
-    step may change it wholly if that repairs it."""
+    """Oddness of proportions, in deviations of source subjects, beyond which a source prediction has failed, so that a
+    step may change it wholly to repair it."""
     usual: float = 2.0
-    """A repaired prediction is at most this odd, and its scan as typical as a source subject; any other step may not
+    """Largest oddness of a repaired prediction, whose scan must be as typical as a source subject. Other steps may not
     become odder than this, unless the source prediction is."""
 
 
 @dataclass(frozen=True)
 class StabilityReading:
-    """What can be told of a prediction without labels.
+    """Reading of a segmentation without labels.
 
     Args:
         stability: Mean Dice with the predictions of perturbed scans, by structure.
@@ -157,19 +157,19 @@ class StabilityReading:
 
 
 class StabilityGuard(Guard[StabilityReading]):
-    """Judges steps by the stability of the prediction.
+    """Guard that judges steps by the stability of the prediction.
 
-    Matching statistics, or growing confident, can go on while the prediction falls apart. What tells without labels is
-    whether the prediction stays the same when the scan is changed in ways that should not matter: a network that meets
-    a strange scan is unsure in this sense, and one that was adapted well is less so. As any change may make things
-    worse, a step has to become more stable in proportion to how much of the prediction it changes. A network can also
-    be wrong without being unsure; where the proportions of its structures tell, a repair may be anything usual.
+    A method can go on matching statistics or growing confident while the prediction falls apart. A network that meets a
+    strange scan is unsure: its prediction changes when the scan is changed in ways that should not matter. A well
+    adapted network is less unsure. Any change may make things worse, so a step has to become more stable in proportion
+    to the part of the prediction that it changes. A network can also be wrong without being unsure. If the proportions
+    of its structures reveal this, a repair may be any usual prediction.
 
     Args:
-        source: The look at the source prediction.
-        rules: What is asked of a step.
-        calibration: What is typical of source subjects, where it is known.
-        energy: The scan's FoE-CNN energy by the source network, where it is known.
+        source: Reading of the source prediction.
+        rules: The thresholds.
+        calibration: Typical values of source subjects, if they are known.
+        energy: FoE-CNN energy of the scan by the source network, if it is known.
     """
 
     def __init__(
@@ -181,16 +181,16 @@ class StabilityGuard(Guard[StabilityReading]):
     ) -> None:
         self.rules, self.calibration, self.energy = rules or StabilityRules(), calibration, energy
         self.failed = self.oddness(source) > self.rules.failed
-        # What has failed may be searched to the end for a repair.
+        # A run on a failed prediction may go to its end in search of a repair.
         super().__init__(source, sys.maxsize if self.failed else self.rules.patience)
         self.bar = source.score(self.rules)
         self.repaired = False
 
-    def takes(self, look: StabilityReading, energy: float | None) -> bool:
+    def takes(self, reading: StabilityReading, energy: float | None) -> bool:
         """Return True if a step is stabler than the best so far, in proportion to its change, or the first repair."""
-        score = look.score(self.rules)
-        repairs = not self.repaired and self.repairs(look, energy)
-        if not (repairs or (score > self.bar and self.explains(energy) and not self.spoils(look))):
+        score = reading.score(self.rules)
+        repairs = not self.repaired and self.repairs(reading, energy)
+        if not (repairs or (score > self.bar and self.explains(energy) and not self.spoils(reading))):
             return False
         self.bar, self.repaired = score, self.repaired or repairs
         return True
@@ -201,20 +201,20 @@ class StabilityGuard(Guard[StabilityReading]):
             return True
         return energy <= self.rules.fall * self.energy
 
-    def spoils(self, look: StabilityReading) -> bool:
+    def spoils(self, reading: StabilityReading) -> bool:
         """Return True if proportions that were usual, or less odd, become odd."""
-        return self.oddness(look) > max(self.oddness(self.source), self.rules.usual)
+        return self.oddness(reading) > max(self.oddness(self.source), self.rules.usual)
 
-    def repairs(self, look: StabilityReading, energy: float | None) -> bool:
+    def repairs(self, reading: StabilityReading, energy: float | None) -> bool:
         """Return True if a failed source prediction becomes one of a source subject."""
         known = self.calibration
         if known is None or energy is None or not self.failed:
             return False
-        return energy <= known.typical and self.oddness(look) <= self.rules.usual
+        return energy <= known.typical and self.oddness(reading) <= self.rules.usual
 
-    def oddness(self, look: StabilityReading) -> float:
+    def oddness(self, reading: StabilityReading) -> float:
         """Return the distance of the proportions from those of source subjects, in deviations; 0 if not known."""
-        return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(look.counts))
+        return 0.0 if self.calibration is None else self.calibration.oddness(torch.tensor(reading.counts))
 
     def gained(self, best: StabilityReading) -> str:
         """Explain what became better."""
