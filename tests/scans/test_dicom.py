@@ -289,6 +289,16 @@ def test_daemons_and_forks_read_by_a_process_of_their_own(made, series, method):
     assert reader().process.pid == ours
 
 
+def test_the_end_of_a_program_that_is_interrupted_does_not_wait_for_its_reader(made, series):
+    folder = series()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a pool's processes end as programs do
+    try:
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply_async(read_here, (folder,)).get(60) == made.volume.sum()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_reader_that_cannot_be_started_is_a_sentence(series, monkeypatch):
     def refuse(*_):
         raise OSError(11, "Resource temporarily unavailable")

@@ -175,6 +175,18 @@ _readers: dict[int, _Reader] = {}
 """Reader of this process by its id. A fork holds its parent's as well, and must not touch it."""
 
 
+def _kill_own_reader() -> None:
+    """Kill the reader of this process, if there is one, so that an exit does not wait for it."""
+    reader = _readers.get(os.getpid())
+    if reader is not None and reader.process is not None:
+        reader.process.kill()
+
+
+# The end of a program joins the threads of executors, which wait for their processes. Functions that are registered
+# later than that of concurrent.futures are called before it.
+threading._register_atexit(_kill_own_reader)  # type: ignore[attr-defined]
+
+
 def _in_worker(task: Callable[[str], Content], path: Path) -> Content:
     """Run a task in the process that reads, and start a fresh process next time if it ended or grew.
 
