@@ -42,8 +42,9 @@ PRESETS: dict[Preset, Schedule] = {
 """`paper` is the paper's recipe, with the exact expectation over subjects; `fast` solves the same objective sooner, and
 `converged` about as far as `paper` does.
 
-With the guard, `fast` takes the best step on the way, and ends where steps no longer get better; the others go to their
-end, and the guard keeps that or the source.
+With the guard, `fast` leaves fine scans alone and rescues the others if the prior has home readings. If it has none,
+`fast` takes the best step on the way and ends when steps no longer get better. The other presets go to their end, and
+the guard keeps that or the source prediction.
 """
 
 
@@ -84,9 +85,9 @@ def adapt(
             Without home readings the steadiest step is kept, or the source prediction.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
-        stop: With the guard and preset `fast`, when a run ends before its last step: `stable`, where predictions no
-            longer get better by the guard's measure; `typical`, also where the scan is as typical as a source subject;
-            `never`.
+        stop: When a run with the guard and preset `fast`, but without home readings, ends before its last step:
+            `stable`, when predictions no longer get better by the guard's measure; `typical`, also when the scan is as
+            typical as a source subject; `never`.
         helpers: Helper networks by the name of the method they serve; by default the model's own.
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
         batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.

@@ -60,7 +60,8 @@ class Adapt:
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
     stop: Annotated[Stop, arg(metavar="stable|typical|never")] = AdaptSettings.stop
-    """When fast ends early: where predictions no longer get better, also where the scan is typical, or never."""
+    """When fast ends early, for priors without home readings: once predictions no longer get better, also once the scan
+    is typical, or never."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
     """Processes that adapt to scans side by side; results are the same."""
     site: Flag = False

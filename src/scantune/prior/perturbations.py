@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -17,6 +18,17 @@ class Perturbation:
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
+
+    def change(self, images: Tensor, channels: int | None = None) -> Tensor:
+        """Return changed images `(slices, channels, *spatial)`.
+
+        Args:
+            images: The images.
+            channels: Number of image channels; None for all. Others stay as they are.
+        """
+        if channels is None:
+            return self.there(images)
+        return torch.cat([self.there(images[:, :channels]), images[:, channels:]], 1)
 
 
 def _mirror(values: Tensor) -> Tensor:

@@ -69,9 +69,7 @@ class PredictionReader:
     def labels(self, network: nn.Module, name: str = "") -> Tensor:
         """Return the labels `(slices, *spatial)` of the slices, or of the perturbed slices, put back in place."""
         change = PERTURBATIONS[name] if name else UNCHANGED
-        images = change.there(self.images[:, : self.channels])
-        if self.channels is not None:
-            images = torch.cat([images, self.images[:, self.channels :]], 1)
+        images = change.change(self.images, self.channels)
         parts = torch.split(images, batch_size(images))
         threads = threads_for(network, images)
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)

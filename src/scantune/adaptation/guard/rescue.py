@@ -5,6 +5,7 @@ convergence, and of the stages on the way the one of the best estimate is kept i
 source prediction. The energy has been minimised, so it has no say in the choice.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,7 +36,7 @@ DOUBTFUL = "The segmentation is doubtful and adaptation did not help: look at it
 
 @dataclass(frozen=True)
 class Margins:
-    """Margins of the choice of a stage, chosen on networks that no result is reported of.
+    """Margins of the choice of a stage, chosen on networks that no result is reported on.
 
     Args:
         gain: Smallest rise of the expected Dice.
@@ -91,13 +92,20 @@ class Stage:
     readings: Readings
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StageRule(StopRule):
-    """Rule of a run that goes to its end and whose stages are read on the way."""
+    """Rule of a run that goes to its end and whose stages are read on the way.
 
-    network: nn.Module = field(default_factory=nn.Module)
-    reader: PredictionReader | None = None
-    steps: int = 0
+    Args:
+        network: The network that the run changes.
+        reader: Reads its predictions.
+        steps: Number of steps of the run.
+        stages: The stages that were read so far.
+    """
+
+    network: nn.Module
+    reader: PredictionReader
+    steps: int
     stages: list[Stage] = field(default_factory=list)
 
     def judge(self, step: int, objective: float, energy: float | None) -> Verdict | None:  # noqa: ARG002
@@ -105,7 +113,7 @@ class StageRule(StopRule):
         self.ends = False
         if step == 0:
             return "accepted"
-        if self.reader is None or step not in candidate_steps(self.steps) or objective == float("inf"):
+        if step not in candidate_steps(self.steps) or objective == math.inf:
             return None
         moving = {name: part.detach().clone() for name, part in self.network.named_parameters() if part.requires_grad}
         self.stages.append(Stage(step, moving, self.reader.read(self.network, SELECTING)))

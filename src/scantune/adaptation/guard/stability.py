@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Guard
 from scantune.prior.calibration import Calibration, structure_counts
-from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED, Perturbation
+from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
 from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import batch_size
 from scantune.tasks import Task
@@ -66,7 +66,7 @@ class PerturbedSlices:
         """
         perturbed = [PERTURBATIONS[name] for name in self.names]
         changes = perturbed if own is not None else [UNCHANGED, *perturbed]
-        images = torch.cat([self._changed(change, self.images) for change in changes])
+        images = torch.cat([change.change(self.images, self.channels) for change in changes])
         parts = torch.split(images, batch_size(images))
         # An adapted network may hold layers that two threads must not call at once.
         threads = self.threads if thread_count(network, images) > 1 else None
@@ -75,11 +75,6 @@ class PerturbedSlices:
         each = torch.split(found, len(self.images))
         seen = [change.back(probabilities) for change, probabilities in zip(changes, each, strict=True)]
         return seen if own is None else [own.to(found), *seen]
-
-    def _changed(self, change: Perturbation, images: Tensor) -> Tensor:
-        if self.channels is None:
-            return change.there(images)
-        return torch.cat([change.there(images[:, : self.channels]), images[:, self.channels :]], 1)
 
     def labels(self, network: nn.Module, own: Tensor | None = None) -> list[Tensor]:
         """Return the labels `(slices, *spatial)` of the scan, then those under each perturbation."""
