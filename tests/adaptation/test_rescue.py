@@ -81,6 +81,16 @@ def test_a_failed_scan_is_solved_only_if_it_is_fine_afterwards(home):
     assert (decision.action, decision.keeps_adapted) == ("unsolved", True)
 
 
+def test_no_dice_is_expected_of_a_scan_that_had_failed_and_is_not_fine(home):
+    fair = readings_of(disc(12, 6), disc(12, 6, shift=2))
+    decision, _ = settle(SHIFTED, [fair], home, fair)
+    facts = decision.assessment
+    assert (facts["verdict"], facts["expected"], facts["expected_by_structure"]) == ("doubtful", None, {})
+    assert facts["expected_range"] == [0.0, assess(fair, home).high]
+    assert facts["expected_before"] == assess(SHIFTED, home).expected
+    assert "expected_after" not in decision.numbers
+
+
 def test_a_steady_prediction_of_an_unusual_size_is_not_given_up_for_a_usual_one(home):
     large = readings_of(disc(17, 8.5), disc(17, 8.5, shift=1))
     assert assess(large, home).verdict != "fine"

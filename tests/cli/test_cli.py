@@ -498,3 +498,12 @@ def test_rolled_back_scans_tell_their_reason(capsys, tmp_path):
     assert "a is unsolved: so" in told
     assert "1.0000 -> 0.5000" in told
     assert outcome_table([BACK]).row_count == 1
+
+
+def test_an_estimate_that_cannot_be_trusted_is_unknown_on_the_screen(capsys, tmp_path):
+    facts = {"verdict_before": "failed", "verdict": "doubtful", "expected_before": 0.31}
+    known = {"verdict_before": "fine", "verdict": "fine", "expected_before": 0.9, "expected": 0.9}
+    Adapt(scans=(), model="", out=tmp_path)._show([outcome(**facts, expected=None), outcome(**known)])
+    told = capsys.readouterr().out
+    assert "0.31 -> unknown" in told
+    assert " 0.90 " in told

@@ -262,9 +262,10 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
 def _assessed_cells(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the expected Dice and the verdict of a scan, before and after where they differ."""
     before, after = entry.get("expected_before"), entry.get("expected")
-    verdicts = dict.fromkeys(str(entry.get(key, "-")) for key in ("verdict_before", "verdict"))
-    same = before == after and after is not None
-    return f"{after:.2f}" if same else _arrow(before, after, 2), " -> ".join(verdicts)
+    verdicts = " -> ".join(dict.fromkeys(str(entry.get(key, "-")) for key in ("verdict_before", "verdict")))
+    if before is not None and after is None:
+        return f"{before:.2f} -> unknown", verdicts
+    return f"{after:.2f}" if before == after and after is not None else _arrow(before, after, 2), verdicts
 
 
 def _arrow(before: float | None, after: float | None, digits: int) -> str:

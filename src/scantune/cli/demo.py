@@ -100,7 +100,9 @@ def demo_table(scans: "Sequence[DemoScan]") -> Table:
                 _change(scan.dice_before, scan.dice_after, 3, adapted),
                 style="" if abs(gain) < 0.005 else "green" if gain > 0 else "red",
             ),
-            _change(*_estimates(result), 2 if assessed else 4, adapted),
+            _expected(result)
+            if "verdict" in result.facts
+            else _change(result.energy_before, result.energy_after, 4, adapted),
             Text(result.decision.action, style=STYLES[result.decision.action])
             if adapted or assessed
             else "not adapted",
@@ -110,11 +112,10 @@ def demo_table(scans: "Sequence[DemoScan]") -> Table:
     return table
 
 
-def _estimates(result: "Result") -> tuple[float | None, float | None]:
-    """Return the expected Dice before and after, or the energies of a result without an assessment."""
-    if "verdict" in result.facts:
-        return result.facts["expected_before"], result.facts["expected"]
-    return result.energy_before, result.energy_after
+def _expected(result: "Result") -> str:
+    """Return the expected Dice before and after, which is unknown if the scan had failed and is not fine."""
+    before, after = result.facts["expected_before"], result.facts["expected"]
+    return f"{before:.2f} -> unknown" if after is None else _change(before, after, 2, bool(result.trace))
 
 
 def _change(before: float | None, after: float | None, digits: int, adapted: bool) -> str:

@@ -95,6 +95,7 @@ def _measures(view: CaseView) -> Iterator[dict[str, str]]:
     if "expected" in entry:
         kind = "Dice" if entry.get("estimate") == "dice" else "agreement"
         note = f"{entry['verdict_before']}, then {entry['verdict']}" if _is_adapted(entry) else str(entry["verdict"])
+        note += " (no number can be trusted)" if entry["expected"] is None else ""
         yield measure(f"Expected {kind}", fixed(entry["expected_before"]), fixed(entry["expected"]), note)
     readings = dict.fromkeys(str(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key))
     note = f"nats, {', then '.join(readings)}" if readings else "nats"

@@ -230,10 +230,8 @@ class Rescue:
         # Readings that did not choose the stage must agree that it is better.
         if after.expected <= self.before.expected:
             return self._unhelped()
-        if after.verdict == "failed":
-            return self._decided("unsolved", NOT_ENOUGH, after, kept=True)
         if self.before.verdict == "failed" and after.verdict != "fine":
-            return self._decided("unsolved", UNSURE, after, kept=True)
+            return self._withheld(NOT_ENOUGH if after.verdict == "failed" else UNSURE, after)
         was = "had failed" if self.before.verdict == "failed" else "was unsure"
         good = "the estimated quality is good" if after.verdict == "fine" else "it is still doubtful: look at it first"
         return self._decided("adapted", f"The network {was} on this scan; after adaptation {good}.", after, kept=True)
@@ -255,6 +253,14 @@ class Rescue:
         """Return the decision on a scan whose source prediction stands although it is not fine."""
         reason = NO_HELP if self.before.verdict == "failed" else DOUBTFUL
         return self._decided("unsolved", reason, self.before)
+
+    def _withheld(self, reason: str, after: Assessment) -> Decision:
+        """Return the decision on a scan that had failed and is not fine: such estimates are often far too good."""
+        decision = self._decided("unsolved", reason, after, kept=True)
+        reach = None if after.high is None else [0.0, after.high]
+        unknown = {"expected": None, "expected_range": reach, "expected_by_structure": {}}
+        numbers = {"expected_before": self.before.expected}
+        return replace(decision, numbers=numbers, assessment={**decision.assessment, **unknown})
 
     def _decided(self, action: Action, reason: str, after: Assessment, kept: bool = False) -> Decision:
         """Return a decision with the numbers that it rests on."""
