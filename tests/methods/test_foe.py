@@ -11,7 +11,7 @@ import scantune
 from scantune import FieldOfExperts, InputError
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.sampling import WholeVolume
-from scantune.adaptation.solvers import Adam, Solver
+from scantune.adaptation.solvers import Solver
 from scantune.config.settings import PriorSettings
 from scantune.densities import DENSITIES, DIVERGENCES
 from scantune.methods import METHODS, ModelParts

@@ -3,7 +3,6 @@
 Nothing heavy is imported at the top, so that a mistyped path is reported at once.
 """
 
-import hashlib
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from scantune import __version__
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, describe_error
+from scantune.scans.data_files import content_hash
 from scantune.scans.manifest import ManifestEntry, read_manifest
 
 if TYPE_CHECKING:
@@ -163,9 +163,9 @@ class ScanRun:
         mask = self.masks.get(name)
         return {
             "input": path.name,
-            "input_hash": _content_hash(path),
+            "input_hash": content_hash(path),
             "brain_mask": None if mask is None else mask.name,
-            "brain_mask_hash": None if mask is None else _content_hash(mask),
+            "brain_mask_hash": None if mask is None else content_hash(mask),
             "model": self.fingerprint,
             "settings": self.chosen.deciding,
         }
@@ -213,15 +213,3 @@ class ScanRun:
             "labels": self.model.labels,
             "settings": self.chosen.record,
         }
-
-
-def _content_hash(path: Path) -> str:
-    """Return a short hash of what a file, or the files of a folder, hold; empty where that cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if file.is_file():
-                digest.update(file.read_bytes())
-    except OSError:
-        return ""
-    return digest.hexdigest()[:16]

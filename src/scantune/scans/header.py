@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import ImageGrid
+from scantune.scans.data_files import data_files
 from scantune.scans.io import read_voxels, require_sound
 from scantune.scans.itk import read_itk_header
 from scantune.scans.metaimage import require_axes
@@ -91,6 +92,7 @@ def _has_room(path: Path, needed: int) -> bool:
 
 
 def _other(path: Path, _: int | None) -> FileGrid:
+    data_files(path)
     require_axes(path)
     image = read_itk_header(path)
     if len(image.size) != 3 or image.components != 1:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
+from scantune.scans.data_files import data_files
 from scantune.scans.dicom import read_dicom
 from scantune.scans.itk import ItkImage, read_itk
 from scantune.scans.metaimage import require_axes, require_intact
@@ -204,6 +205,7 @@ def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: C
 
 
 def _read_other(path: Path) -> FileContent:
+    data_files(path)  # refuses those that are elsewhere, or a pipe
     require_axes(path)
     image = read_itk(path)
     assert image.voxels is not None

@@ -23,9 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError
+from scantune.scans.data_files import data_files
 
 SECONDS, SECONDS_PER_BYTE = 20, 1e-6
 """Processor time that reading a file may take, and what every byte of it adds."""
+
+WALL_SECONDS, WALL_SECONDS_PER_BYTE = 45, 4e-6
+"""Time on the clock that reading a file may take, and what every byte of it adds. Waiting takes no processor time."""
 
 MEMORY, MEMORY_PER_BYTE = 512 * 2**20, 100
 """Bytes of memory that reading a file may take, and what every byte of it adds. Compressed files may grow a lot."""
@@ -160,8 +164,9 @@ class _Reader:
 
         Raises:
             BrokenProcessPool: The process ended meanwhile.
+            TimeoutError: It took too long, as on a stalled network drive.
         """
-        return self._executor.submit(_run, task, str(path)).result()
+        return self._executor.submit(_run, task, str(path)).result(wall_seconds(path))
 
     def stop(self) -> None:
         """End the process, whatever it does."""
@@ -201,6 +206,9 @@ def _in_worker(task: Callable[[str], Content], path: Path) -> Content:
         except BrokenProcessPool as error:  # SimpleITK crashed, or took too much time
             _stop()
             raise ReaderError(f"SimpleITK cannot read {path}: its process ended") from error
+        except TimeoutError as error:
+            _stop()
+            raise ReaderError(f"SimpleITK cannot read {path} in {wall_seconds(path):.0f} seconds") from error
         except OSError as error:
             _stop()
             raise _cannot_start(error) from error
@@ -297,13 +305,24 @@ def _run(task: Callable[[str], Content], path: str) -> _Answer[Content]:
 
 def limit(path: Path) -> None:
     """Limit the processor time and the memory of the next reading."""
-    size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    size = _bytes(path)
     signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_BYTE * size)
     now, (_, most) = _memory(), resource.getrlimit(resource.RLIMIT_AS)
     if now is not None:
         wanted = now + MEMORY + MEMORY_PER_BYTE * size
         wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
         resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+
+
+def wall_seconds(path: Path) -> float:
+    """Return the time on the clock that reading a file, or a folder, may take."""
+    return WALL_SECONDS + WALL_SECONDS_PER_BYTE * _bytes(path)
+
+
+def _bytes(path: Path) -> int:
+    """Count the bytes of a file with its data files, or of a folder."""
+    files = path.iterdir() if path.is_dir() else [path, *data_files(path)]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _unlimit() -> None:

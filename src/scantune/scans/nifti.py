@@ -5,6 +5,7 @@ Nothing but voxels and geometry is taken from a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from scantune.errors import InputError, ScanError
 from scantune.scans.files import write_whole
 
 _MM_PER_UNIT = {1: 1000.0, 3: 0.001}  # by NIfTI's code of the spatial unit: metres and micrometres
+LARGEST_VOLUME = 2**30
+"""Largest number of voxels of a volume, as of 1024 x 1024 x 1024. A small compressed file may claim any number."""
+
 _GRID_FIELDS = (
     *("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"),
     *("qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z"),
@@ -138,6 +142,11 @@ def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
         )
     if 0 in shape or not shape:
         raise ScanError(f"{path} must be a 3D volume, but is empty, of shape {tuple(shape)}. Export the scan again.")
+    if math.prod(shape) > LARGEST_VOLUME:
+        raise ScanError(
+            f"{path} must have at most {LARGEST_VOLUME} voxels, but its header gives the shape {tuple(shape)}. Crop or "
+            "resample it first, or repair the header."
+        )
     if dtype.fields or dtype.kind not in "biuf":
         raise ScanError(
             f"{path} must have one real number per voxel, but has values of type {dtype}. "

@@ -23,6 +23,7 @@ import torch
 from scantune.datasets import ScanEntry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
+from scantune.scans.data_files import data_files
 from scantune.scans.files import require_writable, write_whole
 from scantune.scans.grid import Orientation, Slab, SliceGrid
 from scantune.scans.preprocess import Prepared, Preprocessing
@@ -104,7 +105,7 @@ def case_key(entry: ScanEntry, preprocessing: Preprocessing) -> str:
     digest = hashlib.sha256("\x1f".join(parts).encode())
     try:
         for path in entry.files():
-            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path, *data_files(path)]:
                 if file.is_file() or not path.is_dir():
                     with file.open("rb") as stream:
                         digest.update(hashlib.file_digest(stream, "sha256").digest())
