@@ -12,7 +12,8 @@ from scantune.errors import InputError
 from scantune.evaluation import metrics
 from scantune.evaluation.evaluate import EVALUATION_COLUMNS, evaluate
 from scantune.scans.io import read_scan
-from scantune.scans.names import images_in, pair_predictions, scan_name
+from scantune.scans.names import images_in, scan_name
+from scantune.scans.pairing import pair_predictions
 
 
 def labels(*values, shape=(8, 8, 8)):

@@ -26,10 +26,12 @@ class Evaluate:
     """A segmentation, or a folder of them, such as one that scantune adapt wrote."""
     references: Annotated[Path, Positional, arg(metavar="REF")]
     """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
+    reference: Annotated[str | None, arg(metavar="PATTERN.nii.gz", help_behavior_hint="(default: usual names)")] = None
+    """How references are named, with {name} for the scan: '{name}_truth.nii.gz', 'sub/{name}/labels.nii.gz'."""
     out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
     """Where to write the scores, one line per scan and structure."""
     labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Structures and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
+    """Structures to score, and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
 
     def run(self) -> int:
         """Score all pairs, then print the means."""
@@ -42,6 +44,7 @@ class Evaluate:
                 self.predictions,
                 self.references,
                 structures=structures,
+                reference=self.reference,
                 out=self.out,
                 on_pair=lambda done, pairs: status.update(f"Scoring: {done} of {pairs} done"),
             )

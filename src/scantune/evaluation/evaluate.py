@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scantune.errors import InputError
 from scantune.evaluation.metrics import Score, score
@@ -15,7 +16,7 @@ from scantune.scans.case import require_same_grid
 from scantune.scans.files import require_writable
 from scantune.scans.io import read_labels
 from scantune.scans.manifest import read_manifest
-from scantune.scans.names import PredictionPair, PredictionPairs, pair_predictions
+from scantune.scans.pairing import PredictionPair, PredictionPairs, pair_predictions
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def evaluate(
     references: Path | str,
     *,
     structures: Mapping[str, int] | None = None,
+    reference: str | None = None,
     out: Path | str | None = None,
     cohort: str = "",
     site: str = "",
@@ -103,14 +105,15 @@ def evaluate(
 ) -> Evaluation:
     """Score predictions against references, and write the score file if asked to.
 
-    Files in folders are matched by name (`scantune.scans.names`). In a folder that `scantune adapt` wrote, method,
+    Files in folders are matched by name (`scantune.scans.pairing`). In a folder that `scantune adapt` wrote, method,
     seed and the names of the structures come from its manifest. `NAME_source_seg` files are the method `source`.
 
     Args:
         predictions: A label map or a folder of label maps.
         references: A label map or a folder of label maps, as the predictions.
-        structures: Label value by name. Label maps with other values are refused. By default the structures of the
-            manifest, or every value that occurs, named by its number.
+        structures: Label value by name; other values are ignored. By default the structures of the manifest, which must
+            be the only ones, or every value that occurs, named by its number.
+        reference: Path of each reference in its folder, with `{name}` for the scan, such as `{name}_labels.nii.gz`.
         out: File for the scores, as CSV.
         cohort: Entry of the column `cohort`.
         site: Entry of the column `site`.
@@ -120,18 +123,19 @@ def evaluate(
         InputError: Nothing could be scored, or the score file cannot be written.
     """
     predictions, references = Path(predictions), Path(references)
-    matches = pair_predictions(predictions, references)
     if out is not None:
         _require_file(Path(out))
     manifest = _manifest(predictions if predictions.is_dir() else predictions.parent)
-    if structures is None:
-        structures = manifest.get("labels")
+    inputs = {str(entry.get("input_hash", "")) for entry in manifest.get("scans", {}).values()}
+    matches = pair_predictions(predictions, references, reference, inputs - {""})
+    known = manifest.get("labels") if structures is None else structures
+    allowed = None if structures is not None or known is None else {0, *known.values()}
 
     scored: list[tuple[PredictionPair, dict[str, Score]]] = []
     failures: dict[str, str] = {}
     for done, pair in enumerate(matches.pairs, start=1):
         try:
-            scored.append((pair, _score_pair(pair, structures)))
+            scored.append((pair, _score_pair(pair, known, allowed)))
         except InputError as error:
             failures[pair.prediction.name] = str(error)
         if on_pair is not None:
@@ -146,11 +150,15 @@ def evaluate(
     return evaluation
 
 
-def _score_pair(pair: PredictionPair, structures: Mapping[str, int] | None) -> dict[str, Score]:
+def _score_pair(
+    pair: PredictionPair, structures: Mapping[str, int] | None, allowed: set[int] | None
+) -> dict[str, Score]:
     """Score every given structure, or every value in either volume, by name."""
-    allowed = None if structures is None else {0, *structures.values()}
     prediction, reference = (read_labels(path, allowed) for path in (pair.prediction, pair.reference))
     require_same_grid(prediction, reference)
+    if allowed is None and structures is not None:
+        for path, found in ((pair.prediction, prediction), (pair.reference, reference)):
+            _require_some(path, found.labels, structures)
     if structures is None:
         values = np.union1d(np.unique(prediction.labels), np.unique(reference.labels))
         structures = {str(value): int(value) for value in values}
@@ -159,6 +167,20 @@ def _score_pair(pair: PredictionPair, structures: Mapping[str, int] | None) -> d
         for name, value in structures.items()
         if value != 0
     }
+
+
+def _require_some(path: Path, labels: NDArray[np.integer], structures: Mapping[str, int]) -> None:
+    """Check that a label map is empty or holds one of the structures.
+
+    Raises:
+        InputError: It holds other values alone, so it is probably of another task.
+    """
+    values = {int(value) for value in np.unique(labels)} - {0}
+    if values and values.isdisjoint(structures.values()):
+        raise InputError(
+            f"{path} has unknown labels: expected some of {sorted(structures.values())}, but it holds "
+            f"{sorted(values)[:8]}. Check the values of --labels, or give the label map of this task."
+        )
 
 
 def _rows(
