@@ -17,7 +17,7 @@ import torch
 
 from scantune.errors import InputError
 from scantune.scans.case import Case, LabelMap
-from scantune.scans.names import pair_predictions
+from scantune.scans.pairing import pair_predictions
 from scantune.simulate import COHORTS, VERSION, Centre, Cohort, FieldOfView, Protocol, Region, icbm152, label_maps
 from scantune.simulate import cache as cache_module
 from scantune.simulate.anatomies.brain import LABELS, TISSUES
