@@ -63,6 +63,42 @@ def cluster(tmp_path_factory):
         ray.shutdown()
 
 
+NEW_CLUSTER = """
+import socket
+from pathlib import Path
+from scantune.benchmark.engines.base import EngineSettings
+from scantune.benchmark.engines.ray import RayEngine
+from scantune.benchmark.store import Store
+
+with RayEngine(Store(Path.cwd()), EngineSettings(workers=1, threads=1, device="cpu")) as engine:
+    import ray
+
+    node = ray.nodes()[0]
+    print(node["NodeManagerAddress"])
+    for address in ("127.0.0.1", "127.0.0.2"):
+        with socket.socket() as call:
+            call.settimeout(5)
+            print(call.connect_ex((address, node["NodeManagerPort"])) == 0)
+"""
+
+
+def test_a_new_ray_cluster_listens_on_this_machine_alone_and_needs_a_token(tmp_path):
+    pytest.importorskip("ray")
+    home = tmp_path / "home"
+    home.mkdir()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    told = subprocess.run(
+        [sys.executable, "-c", NEW_CLUSTER],
+        env={**clean, "HOME": str(home), "RAY_worker_niceness": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert told.stdout.split() == ["127.0.0.1", "True", "False"], told.stderr[-2000:]
+    assert not list(home.rglob("auth_token"))
+
+
 def awaited(look, seconds=240):
     """What a look finds, as soon as it finds something."""
     end = time.monotonic() + seconds

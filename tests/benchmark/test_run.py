@@ -347,6 +347,16 @@ def test_the_table_averages_scans_of_a_person_first(whole):
     assert "0.600" in text.getvalue()  # of 0.3 and 0.9
 
 
+@pytest.mark.parametrize("text", ["junk\n", "", None])
+def test_a_finished_job_with_damaged_rows_is_named(text, path, whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "out")
+    here, other = [job.key for job in expand(Experiment.read(path)).rows[:2]]
+    rows = out / "jobs" / here / "rows.csv"
+    rows.write_text((out / "jobs" / other / "rows.csv").read_text() if text is None else text)
+    with pytest.raises(InputError, match=f"Remove the folder .*{here} to run the job again"):
+        run(path, out)
+
+
 def test_models_that_only_finished_rows_need_are_not_made_again(path, whole, tmp_path):
     out = shutil.copytree(whole, tmp_path / "out")
     graph = expand(Experiment.read(path))

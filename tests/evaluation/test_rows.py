@@ -24,7 +24,7 @@ def same(one, other):
 def test_the_columns_are_those_that_scripts_rely_on():
     expected = (
         "cohort,site,subject,session,method,seed,structure,dice,hd95,asd,volume_ml,reference_ml,energy_before,"
-        "energy_after,decision,steps,seconds,seconds_per_step,peak_memory_mb,device,commit,settings,tier,job,fold"
+        "energy_after,decision,steps,seconds,seconds_per_step,peak_memory_mb,device,commit,settings,tier,job,fold,data"
     )
     assert ",".join(SCORE_COLUMNS) == expected
 
@@ -43,7 +43,14 @@ def test_rows_survive_their_file(tmp_path, name):
 def test_numbers_that_there_are_none_of_are_empty_fields(tmp_path):
     write_rows(tmp_path / "rows.csv", [LOST])
     cells = next(csv.DictReader((tmp_path / "rows.csv").read_text(encoding="utf-8").splitlines()))
-    assert [name for name, cell in cells.items() if cell == ""] == ["session", "hd95", "asd", "energy_before", "fold"]
+    assert [name for name, cell in cells.items() if cell == ""] == [
+        "session",
+        "hd95",
+        "asd",
+        "energy_before",
+        "fold",
+        "data",
+    ]
 
 
 def test_a_bench_folder_stands_for_its_rows(tmp_path):

@@ -42,7 +42,7 @@ GAINS = {"baseline": -0.2, "supervised": 0.1, "entropy": 0.0, "ae": -0.05, "foe-
 def row(**given):
     """A score row with what is not given made up."""
     blank = dict.fromkeys(SCORE_COLUMNS, math.nan) | dict.fromkeys(
-        ("session", "decision", "device", "commit", "settings", "tier", "job"), ""
+        ("session", "decision", "device", "commit", "settings", "tier", "job", "fold", "data"), ""
     )
     return ScoreRow(**(blank | {"seed": 0, "steps": 10, "structure": "mean"} | given))
 
@@ -179,11 +179,22 @@ class TestReading:
         write_rows(
             tmp_path / "rows.csv",
             [
-                row(cohort="spine", site="A", subject="spine_A_test-001", method="source", dice=0.5),
-                row(cohort="spine", site="B", subject="sub-10062", method="source", dice=0.5),
+                row(cohort="spine", site="A", subject="pat-001", method="source", dice=0.5, data="simulated"),
+                row(cohort="spine", site="B", subject="sub-10062", method="source", dice=0.5, data="real"),
+                row(cohort="spine", site="C", subject="spine_C_test-001", method="source", dice=0.5),
+                row(cohort="spine", site="D", subject="sub-1", method="source", dice=0.5),
+                row(cohort="spine", site="E", subject="sub-1", method="source", dice=0.5, data="real"),
+                row(cohort="spine", site="E", subject="sub-2", method="source", dice=0.5, data="simulated"),
             ],
         )
-        assert list(read_scores(tmp_path).simulated.values()) == [True, False]
+        kinds = ["simulated", "real", "simulated", "not recorded whether real", "simulated and real"]
+        assert list(read_scores(tmp_path).data.values()) == kinds
+
+    @pytest.mark.parametrize("dice", ["1.7", "-0.4", "7e99", "inf"])
+    def test_a_dice_outside_its_range_is_refused(self, dice, tmp_path):
+        (tmp_path / "scores.csv").write_text(f"cohort,site,subject,method,seed,structure,dice\nb,X,a,s,0,GM,{dice}\n")
+        with pytest.raises(InputError, match="line 2: dice must be from 0 to 1"):
+            read_scores(tmp_path / "scores.csv")
 
     def test_training_sites_are_those_of_the_simulated_cohorts(self):
         from scantune.simulate import COHORTS
@@ -676,7 +687,9 @@ class TestReport:
 
     def test_the_page_says_what_is_simulated_unfinished_and_how_small_p_can_be(self, rows, tmp_path):
         real = [
-            row(cohort="scgm", site="UCL", subject=f"sub-{n}", method=m, dice=0.5) for n in range(3) for m in METHODS
+            row(cohort="scgm", site="UCL", subject=f"sub-{n}", method=m, dice=0.5, data="real")
+            for n in range(3)
+            for m in METHODS
         ]
         kept = [r for r in rows if not (r.site == "AS" and r.method == "ae" and r.subject.endswith("1"))]
         write_rows(tmp_path / "rows.csv", [*kept, *real])

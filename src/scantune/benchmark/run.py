@@ -12,6 +12,7 @@ from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import Adaptation, Job
 from scantune.benchmark.store import Store
 from scantune.config.toml import toml_text
+from scantune.errors import InputError
 from scantune.evaluation.rows import ROWS_FILE, ScoreRow, read_rows, write_parquet, write_rows
 from scantune.scans.files import require_writable, write_text
 
@@ -124,7 +125,7 @@ class RowCollector:
     def rows(self) -> list[ScoreRow]:
         """Return the rows of all finished jobs, under the names that the experiment gives them."""
         return [
-            replace(row, method=job.row, tier=job.tier, cohort=job.cohort)
+            replace(row, method=job.row, tier=job.tier, cohort=job.cohort, data=job.scan.data)
             for job in self.graph.rows
             for row in self._of(job)
         ]
@@ -137,8 +138,25 @@ class RowCollector:
         if job.key not in self.known:
             if not self.store.has(job.key):
                 return []
-            self.known[job.key] = read_rows(self.store.finished / job.key)
+            self.known[job.key] = _rows_of(self.store.finished / job.key)
         return self.known[job.key]
+
+
+def _rows_of(folder: Path) -> list[ScoreRow]:
+    """Return the rows of a finished job.
+
+    Raises:
+        InputError: They are damaged, or of another job.
+    """
+    again = f"Remove the folder {folder} to run the job again."
+    try:
+        rows = read_rows(folder)
+    except InputError as error:
+        raise InputError(f"{error} {again}") from error
+    for row in rows:
+        if row.job != folder.name:
+            raise InputError(f"{folder / ROWS_FILE} holds a row of the job {row.job!r}, not of its own. {again}")
+    return rows
 
 
 class JobScheduler:

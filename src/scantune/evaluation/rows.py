@@ -77,6 +77,8 @@ class ScoreRow:
     """The hash of the job that made the row: its folder under `jobs/` of the bench folder."""
     fold: str = ""
     """The fold that tests the person; empty without folds, and in files of older versions."""
+    data: str = ""
+    """`simulated` or `real`; empty in files of older versions."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
@@ -94,8 +96,16 @@ COLUMN_TYPES: dict[str, type] = {entry.name: entry.type for entry in fields(Scor
 
 SCORE_COLUMNS = tuple(COLUMN_TYPES)
 
+LATER_COLUMNS = ("fold", "data")
+"""Columns that files of older versions lack."""
+
 MEASURED_COLUMNS = ("seconds", "seconds_per_step", "peak_memory_mb")
 """Columns that differ from run to run. All others are the same when a job is repeated on the same machine."""
+
+
+def is_dice(value: float) -> bool:
+    """Return whether a number is a Dice from 0 to 1, or NaN for an unknown one."""
+    return math.isnan(value) or 0 <= value <= 1
 
 
 def write_table(path: Path | str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -178,17 +188,20 @@ def read_rows(path: Path | str) -> list[ScoreRow]:
     """
     file = find_rows(path)
     try:
-        records = _read_parquet(file) if file.suffix == ".parquet" else read_table(file)[1]
+        columns, records = _read_parquet(file) if file.suffix == ".parquet" else read_table(file)
+        missing = [column for column in SCORE_COLUMNS if column not in (*columns, *LATER_COLUMNS)]
+        if missing:
+            raise InputError(f"the column {missing[0]} is missing.")
         return [ScoreRow.read(record) for record in records]
     except (InputError, ValueError, OSError) as error:
         raise InputError(f"{file} must hold score rows of scantune bench, but does not: {error}") from error
 
 
-def _read_parquet(file: Path) -> list[dict[str, Any]]:
+def _read_parquet(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
     from pyarrow import parquet
 
-    records: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
-    return [_with_current_decision(record) for record in records]
+    table = parquet.read_table(file)
+    return list(table.column_names), [_with_current_decision(record) for record in table.to_pylist()]
 
 
 def _with_current_decision(row: dict[str, Any]) -> dict[str, Any]:
@@ -201,8 +214,11 @@ def _value(column: str, kind: type, record: Mapping[str, Any]) -> Any:
     if kind is float:
         if column not in record:
             raise InputError(f"the column {column} is missing.")
-        return math.nan if cell in ("", None) else float(cell)
-    if cell is None and column == "fold":
+        number = math.nan if cell in ("", None) else float(cell)
+        if column == "dice" and not is_dice(number):
+            raise InputError(f"dice must be from 0 to 1, or empty, but is {number:g}.")
+        return number
+    if cell is None and column in LATER_COLUMNS:
         return ""
     if cell is None:
         raise InputError(f"the column {column} is missing, or a line is short of it.")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scantune.report.render import markdown
-from scantune.report.scores import SiteColumn, structure_text
+from scantune.report.scores import DataKind, SiteColumn, structure_text
 from scantune.report.statistics import (
     BOOTSTRAP_RESAMPLES,
     CONFIDENCE_LEVEL,
@@ -73,10 +73,19 @@ def _grounds(study: Study, missing: Sequence[str]) -> list[str]:
     return [_people(study), *_simulated(study), *_tiers(study), _finished(study), *missing, *_tests(study)]
 
 
+DATA_SENTENCES: dict[DataKind, str] = {
+    "simulated": "**Simulated** people, not patients",
+    "real": "Real people",
+    "simulated and real": "**Simulated** and real people together",
+    "not recorded whether real": "Not recorded whether real or simulated",
+}
+"""What a report says of the people of a site."""
+
+
 def _simulated(study: Study) -> list[str]:
     sentences = []
-    for kind, description in ((True, "**Simulated** people, not patients"), (False, "Real people")):
-        columns = [column for column in study.scores.columns if study.scores.simulated[column] is kind]
+    for kind, description in DATA_SENTENCES.items():
+        columns = [column for column in study.scores.columns if study.scores.data[column] == kind]
         if columns:
             sentences.append(f"{description}: {_listed(columns)}.")
     return sentences

@@ -10,23 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pandas as pd
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import MEAN, REQUIRED_COLUMNS, WHOLE, find_rows, read_table
+from scantune.evaluation.rows import MEAN, REQUIRED_COLUMNS, WHOLE, find_rows, is_dice, read_table
 
 RUN = ["person", "session", "fold", "seed"]
 """Columns that identify a run of a scan; the first is the person."""
 
 SITE = ["cohort", "tier", "site"]
 _CELL = [*SITE, "method"]
-_TEXTS = [*REQUIRED_COLUMNS[:-1], "session", "fold", "tier", "decision", "job"]
+_TEXTS = [*REQUIRED_COLUMNS[:-1], "session", "fold", "tier", "decision", "job", "data"]
 _NUMBERS = ["dice", "energy_before", "energy_after", "seconds"]
 
-_SIMULATED = re.compile(r".+_(train|validation|test)-\d{3}(_seed-\d+)?(_E[DS])?")
+_NAME_OF_SIMULATED = re.compile(r".+_(train|validation|test)-\d{3}(_seed-\d+)?(_E[DS])?")
 _CARDIAC_PHASE = re.compile(r"_E[DS]$")  # at the end of a scan's name
+
+
+DataKind = Literal["simulated", "real", "simulated and real", "not recorded whether real"]
 
 
 class SiteColumn(NamedTuple):
@@ -50,7 +53,7 @@ class ScoreTable:
 
     Attributes:
         frame: One row per run of a scan. Columns: cohort, tier, site, method; person, session, fold, seed; dice,
-            energy_before, energy_after and seconds, NaN if unknown; decision and job, empty if unknown.
+            energy_before, energy_after and seconds, NaN if unknown; decision, job and data, empty if unknown.
         structures: The structures whose mean is the score, by cohort.
         rows: Number of rows of the file.
     """
@@ -92,11 +95,10 @@ class ScoreTable:
         return {SiteColumn(*site): rows[RUN] for site, rows in runs.groupby(SITE, sort=False)}
 
     @cached_property
-    def simulated(self) -> dict[SiteColumn, bool]:
-        """Return whether all people of a column are simulated, as their names show."""
-        named = self.frame["person"].map(lambda person: bool(_SIMULATED.fullmatch(person)))
-        every = named.groupby([self.frame[name] for name in SITE]).all()
-        return {column: bool(every[column]) for column in self.columns}
+    def data(self) -> dict[SiteColumn, DataKind]:
+        """Return what the people of each column are: simulated, real, both, or unknown if a row does not say."""
+        kinds = self.frame["data"].groupby([self.frame[name] for name in SITE]).unique()
+        return {column: _data_kind(set(kinds[column])) for column in self.columns}
 
 
 def read_scores(path: Path | str, structure: str | None = None) -> ScoreTable:
@@ -181,6 +183,9 @@ def _frame(file: Path, records: list[dict[str, Any]], has_sessions: bool) -> pd.
             f"{again['method']} with seed {again['seed']} (the second in line {line + 2}): expected one. Remove the "
             "rows of one of the runs."
         )
+    unknown = frame["data"] == ""  # files of older versions have no such column
+    named = frame["person"].map(lambda person: bool(_NAME_OF_SIMULATED.fullmatch(person)))
+    frame.loc[unknown & named, "data"] = "simulated"
     frame["session"] += earlier.map(lambda number: f"#{number + 1}" if number else "")
     return frame.drop(columns="subject")
 
@@ -195,11 +200,24 @@ def _person(scan: str) -> tuple[str, str]:
 
 def _number(file: Path, line: int, name: str, cell: str) -> float:
     try:
-        return float(cell) if cell else math.nan
+        number = float(cell) if cell else math.nan
     except ValueError:
         raise InputError(
-            f"{file}, line {line}: {name} must be a number, or empty if it is unknown, but is {cell!r}."
+            f"{file}, line {line}: {name} must be a number, or empty if it is unknown, but is {cell[:100]!r}."
         ) from None
+    if name == "dice" and not is_dice(number):
+        raise InputError(
+            f"{file}, line {line}: dice must be from 0 to 1, or empty if it is unknown, but is {number:g}. Repair the "
+            "file, or score the segmentations again."
+        )
+    return number
+
+
+def _data_kind(kinds: set[str]) -> DataKind:
+    """Return what people are whose rows say these things."""
+    if not kinds <= {"simulated", "real"}:
+        return "not recorded whether real"
+    return "simulated and real" if len(kinds) == 2 else cast(DataKind, next(iter(kinds)))
 
 
 def _score(lines: pd.DataFrame, structure: str | None, file: Path) -> ScoreTable:

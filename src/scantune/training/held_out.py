@@ -3,7 +3,7 @@
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -12,6 +12,8 @@ from scantune.scans.case import Case
 
 if TYPE_CHECKING:
     from scantune.training.sources import SimulatedSource
+
+DataKind = Literal["real", "simulated"]
 
 TEST = "test"
 """The split of held-out scans."""
@@ -36,6 +38,11 @@ class HeldOutScan(ABC):
         """Return the name of the scan in progress messages."""
         return f"{self.site} {self.number + 1}"
 
+    @property
+    @abstractmethod
+    def data(self) -> DataKind:
+        """Return whether the scan is of a real person."""
+
     @abstractmethod
     def read(self, device: torch.device) -> Case:
         """Return the scan with its reference."""
@@ -47,6 +54,11 @@ class SimulatedScan(HeldOutScan):
 
     source: "SimulatedSource"
     state: int
+
+    @property
+    def data(self) -> DataKind:
+        """Return that the scan is simulated."""
+        return "simulated"
 
     @property
     def title(self) -> str:
@@ -61,9 +73,15 @@ class SimulatedScan(HeldOutScan):
 
 @dataclass(frozen=True)
 class ListedScan(HeldOutScan):
-    """A scan of a data set."""
+    """A scan of a data set.
+
+    Attributes:
+        entry: The scan in its data set.
+        data: Whether it is of a real person.
+    """
 
     entry: ScanEntry
+    data: DataKind = "real"
 
     @property
     def title(self) -> str:

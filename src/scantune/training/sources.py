@@ -25,7 +25,7 @@ from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.simulate import COHORTS, VERSION, Anatomy, Atlas, Cohort, icbm152, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
 from scantune.training.cache import OnCase, case_key, ignore_progress, prepared_cases, refuse_scans
-from scantune.training.held_out import TEST, HeldOutScan, ListedScan, SimulatedScan
+from scantune.training.held_out import TEST, DataKind, HeldOutScan, ListedScan, SimulatedScan
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -181,8 +181,14 @@ class ListedSource(CaseSource):
         people = list(dict.fromkeys(entry.subject for entry in entries))
         # The preprocessing of the network is part of the model, so that the hash has the default.
         return [
-            ListedScan(site, people.index(entry.subject), case_key(entry, Preprocessing()), entry) for entry in entries
+            ListedScan(site, people.index(entry.subject), case_key(entry, Preprocessing()), entry, self.data)
+            for entry in entries
         ]
+
+    @property
+    def data(self) -> DataKind:
+        """Return whether the scans are of real people."""
+        return "real"
 
     def identity(self, preprocessing: Preprocessing) -> str:
         """Return a hash of the files of training and validation scans, and of how they are read."""
@@ -285,6 +291,11 @@ class DataSetSource(ListedSource):
                 "[data]: structures = { GM = 2, WM = 3 }, say."
             )
         return names
+
+    @property
+    def data(self) -> DataKind:
+        """Return whether the scans are of real people: all data sets but folders of `scantune simulate`."""
+        return "simulated" if self.name == "simulated" else "real"
 
     def dataset(self) -> DataSet:
         """Open the data set."""

@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,10 +22,16 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """Bytes of the object store of a new cluster: models are a few MB each."""
 
 
+PRIVATE_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+"""Environment of a new cluster: without the first variable its ports are open to the network, without the second to
+every user of the machine."""
+
+
 class RayEngine(Engine):
     """Ray tasks, one per job, each with a GPU if the cluster has some. Ray repeats tasks whose worker died.
 
-    The cluster is that of the environment variable RAY_ADDRESS, or a new one on this machine. Models go to the
+    The cluster is that of the environment variable RAY_ADDRESS, or a new one on this machine, which listens on
+    127.0.0.1 and requires a token unless the environment says otherwise. Models go to the
     workers through Ray's object store, and results come back through it, so that no folder need be shared; where one
     is, interrupted trainings go on from their checkpoints on any machine.
     """
@@ -46,12 +53,15 @@ class RayEngine(Engine):
 
     def start(self) -> None:
         """Connect to a cluster, or start one on this machine."""
+        address = os.environ.get("RAY_ADDRESS")
+        if not address:  # Ray reads these when it is imported
+            for name, value in {**PRIVATE_CLUSTER, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+                os.environ.setdefault(name, value)
         try:
             import ray
         except ImportError as error:
             raise InputError("The engine ray needs Ray, which is missing: pip install 'scantune[cluster]'.") from error
         if not ray.is_initialized():
-            address = os.environ.get("RAY_ADDRESS")
             ray.init(address=address, log_to_driver=False, **({} if address else self._new_cluster()))
             self.own = True
         self.task = ray.remote(_run).options(

@@ -141,7 +141,7 @@ class Adaptation(Job):
                 *(_number(result.energy_before), _number(result.energy_after), result.decision.action),
                 steps,
                 *(result.seconds, result.seconds / steps if steps else math.nan, memory),
-                *(name, installed_version(), self.settings_key, self.tier, self.key, self.fold),
+                *(name, installed_version(), self.settings_key, self.tier, self.key, self.fold, self.scan.data),
             )
             for structure, one in scores(result.prediction, case, structures, self.whole).items()
         ]

@@ -111,7 +111,7 @@ def site_groups(study: Study, columns: Sequence[SiteColumn]) -> tuple[tuple[str,
 
 
 def _cohort(study: Study, column: SiteColumn) -> str:
-    return f"{column.group} ({'simulated' if study.scores.simulated[column] else 'real'})"
+    return f"{column.group} ({study.scores.data[column]})"
 
 
 def people_section(study: Study, columns: Sequence[SiteColumn]) -> Section:
