@@ -8,6 +8,7 @@ from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError
+from scantune.model.source import ModelSource
 from scantune.scans.files import write_whole
 
 
@@ -17,7 +18,7 @@ class ToyRun:
 
     out: OutputFolder
     observer: ScanObserver = field(default_factory=ScanObserver)
-    source: str = "toy"
+    source: ModelSource = field(default_factory=lambda: ModelSource("toy"))
     settings: AdaptSettings = field(default_factory=lambda: AdaptSettings(device="cpu"))
 
     def adapt(self, name, path):

@@ -12,6 +12,7 @@ from scantune.adaptation.parallel import side_by_side
 from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
+from scantune.model.source import ModelSource
 from scantune.runtime.processes import cores
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import read_manifest
@@ -32,7 +33,7 @@ SCANS_PER_GPU_WORKER = 3
 
 def adapt_scans(
     paths: Iterable[Path | str],
-    model: "Model | Path | str",
+    model: "Model | ModelSource | Path | str",
     out: Path | str,
     settings: AdaptSettings | None = None,
     *,
@@ -50,7 +51,7 @@ def adapt_scans(
 
     Args:
         paths: Image files or DICOM folders; `filenames.find_scans` makes these of folders of images.
-        model: A model, or what `scantune.load` takes.
+        model: A model; or what it is loaded from, a `ModelSource`, or simply the first argument of `scantune.load`.
         out: The output folder, made where needed.
         settings: How to adapt; by default `AdaptSettings()`.
         overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
@@ -72,7 +73,8 @@ def adapt_scans(
     require_writable(Path(out))
     folder = OutputFolder(Path(out))
     masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
-    run = ScanRun(model, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
+    source = ModelSource(model) if isinstance(model, str | Path) else model
+    run = ScanRun(source, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
     run.require_usable()
     done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
     todo = {name: path for name, path in named.items() if name not in done}
@@ -136,7 +138,7 @@ def choose_workers(asked: int | None, scans: int, run: ScanRun) -> int:
             "Scans of one site are adapted to one after another, since each starts where the last good one ended: "
             f"--site goes with one worker, got {asked}. Leave one of the two out."
         )
-    alone = run.settings.site or not isinstance(run.source, str | Path)
+    alone = run.settings.site or not isinstance(run.source, ModelSource)
     if several and alone:
         raise InputError(
             f"Each of {asked} workers loads the model by itself: give the path of a model file, or the name of a model "

@@ -15,6 +15,7 @@ from scantune import __version__
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, describe_error
+from scantune.model.source import ModelSource
 from scantune.scans.data_files import content_hash
 from scantune.scans.manifest import ManifestEntry, read_manifest
 
@@ -71,7 +72,7 @@ class ScanRun:
     """What all scans of a run share.
 
     Attributes:
-        source: The model, or what `scantune.load` takes; then every process loads its own.
+        source: The model, or what it is loaded from; then every process loads its own.
         out: The output folder.
         settings: How to adapt.
         overwrite: Whether to adapt again to scans that are done, and to replace files of another origin.
@@ -80,7 +81,7 @@ class ScanRun:
         masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
     """
 
-    source: "Model | Path | str"
+    source: "Model | ModelSource"
     out: OutputFolder
     settings: AdaptSettings
     overwrite: bool
@@ -91,9 +92,7 @@ class ScanRun:
     @cached_property
     def model(self) -> "Model":
         """Return the model."""
-        from scantune.model.model import load
-
-        return load(self.source) if isinstance(self.source, str | Path) else self.source
+        return self.source.load() if isinstance(self.source, ModelSource) else self.source
 
     @cached_property
     def chosen(self) -> AdaptSettings:

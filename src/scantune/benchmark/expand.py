@@ -12,6 +12,7 @@ from scantune.benchmark.jobs import Adaptation, FineTuning, GivenModel, HelperTr
 from scantune.benchmark.jobs.scoring import common_structures
 from scantune.errors import InputError
 from scantune.evaluation.rows import WHOLE
+from scantune.model.source import ModelSource
 from scantune.training.held_out import HeldOutScan
 from scantune.training.helpers import TRAINERS
 from scantune.training.plan import TrainingPlan
@@ -173,8 +174,11 @@ class _Expansion:
         return found
 
     def _plan(self, source: CaseSource) -> TrainingPlan:
-        plan: TrainingPlan = self._once(("plan",), lambda: TrainingPlan.read(self.experiment.recipe))
+        plan: TrainingPlan = self._once(("plan",), self._read_plan)
         return replace(plan, source=source)
+
+    def _read_plan(self) -> TrainingPlan:
+        return TrainingPlan.read(self.experiment.recipe, network=self.experiment.network)
 
     def _network(self, augment: str, seed: int, fold: Fold) -> Training:
         def make() -> Training:
@@ -183,7 +187,8 @@ class _Expansion:
             kind = "strong baseline" if augment == "strong" else "baseline"
             given = self.experiment.table.models.get(augment)
             if given is not None:
-                return GivenModel(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, Path(given).resolve())
+                source = ModelSource(Path(given).resolve(), self.experiment.network)
+                return GivenModel(f"take the {kind}, seed {seed}{_in(fold)}", seed, plan, source)
             return Training(f"train the {kind}, seed {seed}{_in(fold)}", seed, plan)
 
         made: Training = self._once(("network", augment, seed, fold.name), make)

@@ -12,6 +12,7 @@ from scantune.config.recipe import Recipe, parse_tables, recipe_from_tables, tex
 from scantune.config.settings import PriorSettings, TrainSettings, settings_from_table
 from scantune.errors import InputError
 from scantune.methods import find_method
+from scantune.model.architecture import Architecture
 from scantune.tasks import Segmentation, find_task
 from scantune.training.sources import CaseSource, read_source
 
@@ -27,6 +28,7 @@ class Experiment:
         table: What is compared.
         adapt: How it is adapted.
         rows: What each compared row is, by name and in order.
+        network: What the user named as the network, with its arguments, in place of the table [network].
     """
 
     name: str
@@ -35,15 +37,23 @@ class Experiment:
     table: ExperimentTable
     adapt: AdaptTable
     rows: Mapping[str, RowTable]
+    network: Mapping[str, Any] | None = None
 
     @classmethod
-    def read(cls, source: str | Path, sets: Sequence[str] = (), datasets: Sequence[tuple[str, str]] = ()) -> Self:
+    def read(
+        cls,
+        source: str | Path,
+        sets: Sequence[str] = (),
+        datasets: Sequence[tuple[str, str]] = (),
+        network: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Read an experiment from a TOML file, or a bundled one by its name.
 
         Args:
             source: The file or the name.
             sets: Words such as `train.iterations=10000` that replace single settings.
             datasets: Names and folders of data sets to use instead of [data]; networks are trained on the first.
+            network: `kind` and arguments of a network to use instead of [network].
 
         Raises:
             InputError: There is no such experiment, or it says something unknown.
@@ -53,10 +63,13 @@ class Experiment:
             tables = _with_datasets(tables, datasets)
         if "cohort" not in tables.get("data", {}):
             tables = _with_real(tables)
-        return cls.of(_merged(tables, untyped_table_from_assignments(sets, "--set")), source)
+        tables = _merged(tables, untyped_table_from_assignments(sets, "--set"))
+        if network is not None:
+            tables["network"] = Architecture.in_place_of(tables.get("network", {}), network).record
+        return cls.of(tables, source, network)
 
     @classmethod
-    def of(cls, tables: Mapping[str, Any], source: str | Path) -> Self:
+    def of(cls, tables: Mapping[str, Any], source: str | Path, network: Mapping[str, Any] | None = None) -> Self:
         """Make an experiment from its tables, as `read`."""
         recipe = recipe_from_tables(tables, source)
         if not recipe.experiment:
@@ -72,7 +85,8 @@ class Experiment:
         for name in table.methods:
             if name not in known:
                 raise InputError(f"Unknown row {name!r} in [experiment] of {source}. Available: {', '.join(known)}.")
-        made = cls(recipe.name, tables, recipe, table, adapt, {name: known[name] for name in table.methods})
+        rows = {name: known[name] for name in table.methods}
+        made = cls(recipe.name, tables, recipe, table, adapt, rows, network)
         made.require_sound()
         return made
 
@@ -95,7 +109,7 @@ class Experiment:
 
     def changed(self, tables: Mapping[str, Any]) -> Self:
         """Return the experiment with single entries of its tables replaced, at any depth."""
-        return self.of(_merged(self.tables, tables), self.name)
+        return self.of(_merged(self.tables, tables), self.name, self.network)
 
     def sources(self) -> list[CaseSource]:
         """Return the sources of scans. Networks are trained on the first."""

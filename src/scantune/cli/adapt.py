@@ -18,7 +18,8 @@ from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
 from scantune.cli.console import ScanBar, console, duration, say
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain
-from scantune.cli.train import Flag
+from scantune.cli.train import Flag, NetworkWords
+from scantune.model.source import ModelSource
 from scantune.scans.names import find_scans
 
 BY_TASK = "foe-cnn-pca; of registrations instance"
@@ -36,6 +37,9 @@ class Adapt:
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
     NAME_page.html to look at, manifest.json. What is done is skipped."""
+    network: NetworkWords = ()
+    """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
+    have them. The package is imported."""
     brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
     """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
     pattern of files beside them, such as '*_mask.nii.gz'."""
@@ -94,7 +98,7 @@ class Adapt:
         with Display(console(stderr=True)) as display:
             outcomes = adapt_scans(
                 scans,
-                self.model,
+                self._source(),
                 self.out,
                 settings,
                 overwrite=self.overwrite,
@@ -106,14 +110,18 @@ class Adapt:
         self._show(outcomes)
         return self._exit_code(outcomes)
 
+    def _source(self) -> ModelSource:
+        from scantune.model.architecture import architecture_from_words
+
+        return ModelSource(self.model, architecture_from_words(self.network))
+
     def _options(self) -> dict[str, Any]:
         if not self.options:
             return {}
         from scantune.config.assignments import table_from_assignments
         from scantune.methods import find_method
-        from scantune.model.model import load
 
-        method = load(self.model).task.method if self.method is None else self.method
+        method = self._source().load().task.method if self.method is None else self.method
         return table_from_assignments(find_method(method).Options, self.options, "--options")
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:

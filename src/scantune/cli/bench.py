@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
+from scantune.cli.train import NetworkWords
 from scantune.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Bench:
     """The folder of each."""
     set: Annotated[tuple[str, ...], arg(metavar="TABLE.NAME=VALUE ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
     """Other settings, such as train.iterations=10000 or adapt.preset=fast."""
+    network: NetworkWords = ()
+    """What makes the networks, in place of [network] of the experiment: a function of your own, which is imported, or
+    such as monai:UNet."""
     engine: Annotated[Literal["local", "ray"], arg(metavar="local|ray")] = "local"
     """Where jobs run: in processes of this machine; or on the Ray cluster of RAY_ADDRESS, or a new one."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1; ray: all)")] = None
@@ -63,10 +67,12 @@ class Bench:
         from scantune.benchmark.run import bench
         from scantune.cli import console as terminal
         from scantune.cli.bench_display import BenchDisplay, bench_table
+        from scantune.model.architecture import architecture_from_words
 
+        network = architecture_from_words(self.network)
         datasets = list(zip(self.dataset, self.root, strict=True))
-        experiment = Experiment.read(self.experiment, self.set, datasets)
-        settings = EngineSettings(self.workers, self.threads, self.device)
+        experiment = Experiment.read(self.experiment, self.set, datasets, network)
+        settings = EngineSettings(self.workers, self.threads, self.device, network)
         engine = None if self.collect else functools.partial(ENGINES[self.engine], settings=settings)
         selection = Selection(self.methods, self.centres, self.seeds, self.count)
         with BenchDisplay(terminal.console(stderr=True)) as display:

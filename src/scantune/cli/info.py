@@ -5,6 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from scantune.cli.train import NetworkWords
+
 
 @dataclass(frozen=True)
 class Info:
@@ -12,11 +14,14 @@ class Info:
 
     model: Annotated[str, Positional, arg(metavar="MODEL")]
     """A model file, or the name of a model that comes with scantune, such as brain."""
+    network: NetworkWords = ()
+    """What makes the network of a model file whose architecture is your own, to check that the weights fit it."""
 
     def run(self) -> int:
         """Print the description."""
+        from scantune.model.architecture import architecture_from_words
         from scantune.model.describe import describe_model
-        from scantune.model.model import load
+        from scantune.model.model import load_for_description
 
-        print(describe_model(load(self.model)))
+        print(describe_model(load_for_description(self.model, architecture_from_words(self.network))))
         return 0

@@ -18,6 +18,11 @@ FROM_RECIPE = "(default: the recipe's)"
 
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 
+NetworkWords = Annotated[
+    tuple[str, ...], arg(metavar="MODULE:FACTORY [NAME=VALUE ...]", help_behavior_hint="(default: none)")
+]
+"""What makes a network, and its arguments."""
+
 
 @dataclass(frozen=True)
 class Train:
@@ -29,6 +34,9 @@ class Train:
     """The model file to write. An interrupted run is kept beside it, and goes on when the command is given again."""
     start: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: new weights)")] = None
     """Fine-tune this model. Not [train] of the recipe, but flags and the paper's 5000 iterations at 1e-4 hold."""
+    network: NetworkWords = ()
+    """What makes the network, in place of [network] of the recipe: a function of your own, which is imported, or
+    such as monai:UNet."""
     iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Steps of the optimiser."""
     learning_rate: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
@@ -60,18 +68,19 @@ class Train:
         from scantune.cli.training_display import TrainingDisplay
         from scantune.config.recipe import read_recipe
         from scantune.config.settings import FINE_TUNING
+        from scantune.model.architecture import architecture_from_words
         from scantune.model.model import load
         from scantune.training.plan import PRECISIONS, TrainingPlan
         from scantune.training.train import train_model
 
         names = ("iterations", "learning_rate", "augment", "seed", "device", "compile")
         given = _given({name: getattr(self, name) for name in names})
-        start = None if self.start is None else load(self.start)
+        network = architecture_from_words(self.network)
+        start = None if self.start is None else load(self.start, network)
         recipe = read_recipe(self.recipe)
         recipe = replace(recipe, train=replace(recipe.train if start is None else FINE_TUNING, **given))
-        plan = TrainingPlan.read(
-            recipe, _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
-        )
+        given_data = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
+        plan = TrainingPlan.read(recipe, given_data, network)
         checkpoint = self.out.with_name(f".{self.out.name}.run")
         screen = terminal.console(stderr=True)
         with TrainingDisplay(screen, recipe.train.iterations) as display:
@@ -104,6 +113,9 @@ class Fit:
     """The model file; it gets the prior or the helper network. What else is in it is kept."""
     data: Annotated[str, arg(metavar="RECIPE")]
     """The recipe whose [data] table names the training scans."""
+    network: NetworkWords = ()
+    """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
+    have them. The package is imported."""
     method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
     """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
     density: Annotated[
@@ -130,14 +142,16 @@ class Fit:
         """Fit, and write the model file anew."""
         from scantune.cli import console as terminal
         from scantune.config.recipe import read_recipe
+        from scantune.model.architecture import architecture_from_words
         from scantune.model.describe import describe_model
         from scantune.model.model import load
         from scantune.training.plan import PRECISIONS, TrainingPlan
 
         settings = self._settings()
-        model = load(self.model)
+        network = architecture_from_words(self.network)
+        model = load(self.model, network)
         given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
-        plan = TrainingPlan.read(read_recipe(self.data), given)
+        plan = TrainingPlan.read(read_recipe(self.data), given, network)
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
         if self.method == "foe":
             model = self._prior(model, plan, settings)

@@ -5,7 +5,8 @@ The file is checked before anything is built from it: types of its record, shape
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, error_message
-from scantune.networks import ARCHITECTURES, HELPERS, Helper
+from scantune.model.architecture import Architecture, NetworkChoice, is_built_in, is_known, without_memory
+from scantune.networks import HELPERS, Helper
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.tensors import read_tensors, write_tensors
@@ -40,7 +42,8 @@ class Model:
         network: Normaliser and task network.
         labels: Value of each structure in a segmentation, by name; 0 is background.
         preprocessing: How a scan becomes the network's input.
-        architecture: A kind of `scantune.networks.ARCHITECTURES` with its arguments, or `{"kind": "custom"}`.
+        architecture: A kind of `scantune.model.architecture.Architecture` with its arguments, such as
+            `{"kind": "monai:VNet", ...}`, or `{"kind": "custom"}`.
         task: How the network's output is read.
         prior: The Field of Experts, if one was fitted.
         provenance: How the network came to be: command, data, seed, scores.
@@ -91,7 +94,8 @@ class Model:
 
     def rounded(self, precision: torch.dtype) -> Self:
         """Return a copy with weights rounded to the precision of the file; fit the prior after this."""
-        network = _empty(self.architecture, self.network)
+        known = is_built_in(self.architecture["kind"])
+        network = Architecture.read(self.architecture).build() if known else deepcopy(self.network)
         network.load_state_dict(
             {
                 name: tensor.to(precision).to(tensor.dtype) if tensor.is_floating_point() else tensor
@@ -111,13 +115,71 @@ class Model:
         write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
 
 
-def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
+def load(name_or_path: str | Path, network: NetworkChoice | None = None) -> Model:
     """Read a bundled model by name, or a model file by path; nothing is unpickled.
 
     Args:
         name_or_path: `brain`, `brain-register`, or the path of a `.safetensors` file.
-        network: The network to put the weights into, for a file with a custom architecture.
+        network: For a file with an architecture of your own, the network to put the weights into, or what makes it:
+            `package.module:factory`, which is then imported, or that with arguments, as in
+            `{"kind": "package.module:factory", "width": 8}`. The arguments of the file hold unless they are given anew.
     """
+    stored = _read_file(name_or_path)
+    with _sentences_about(stored.path):
+        if isinstance(network, nn.Module):
+            if is_built_in(str(stored.record["architecture"].get("kind"))):
+                network = None
+            else:
+                return _assemble(stored, _filled(network, stored.weights()))
+        architecture = Architecture.chosen(stored.record["architecture"], network)
+        built = _built(architecture, stored.weights())
+        return replace(_assemble(stored, built), architecture=architecture.record)
+
+
+def load_for_description(name_or_path: str | Path, network: NetworkChoice | None = None) -> Model:
+    """Read a model as `load` does; where its network cannot be built here, its weights stand in for it."""
+    stored = _read_file(name_or_path)
+    if network is not None or is_known(str(stored.record["architecture"].get("kind"))):
+        return load(name_or_path, network)
+    with _sentences_about(stored.path):
+        return _assemble(stored, StoredWeights(stored.weights()))
+
+
+class StoredWeights(nn.Module):
+    """The weights of a network that cannot be built here: they can be described, but not run.
+
+    Args:
+        weights: Tensors by name, as in a `state_dict`.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name, tensor in weights.items():
+            *path, last = name.split(".")
+            place: nn.Module = self
+            for part in path:
+                place = place._modules.setdefault(part, nn.Module()) or self
+            if last.startswith(("running_", "num_batches")):
+                place._buffers[last] = tensor
+            else:
+                place._parameters[last] = nn.Parameter(tensor, requires_grad=False)
+
+
+@dataclass(frozen=True)
+class _StoredModel:
+    """The content of a model file, checked as far as it can be without the network."""
+
+    path: Path
+    record: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights of the network, in single precision."""
+        named = {k.removeprefix("network."): t for k, t in self.tensors.items() if k.startswith("network.")}
+        return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in named.items()}
+
+
+def _read_file(name_or_path: str | Path) -> _StoredModel:
     path = Path(name_or_path)
     if str(name_or_path) in BUNDLED:
         path = Path(str(resources.files("scantune.model") / "bundled" / BUNDLED[str(name_or_path)]))
@@ -129,8 +191,14 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
     tensors, metadata = read_tensors(path)
     record = read_record(path, metadata)
     require_finite(path, tensors)
+    return _StoredModel(path, record, tensors)
+
+
+@contextmanager
+def _sentences_about(path: Path) -> Iterator[None]:
+    """Raise errors of a file's content as sentences that name the file."""
     try:
-        return _restore(record, tensors, network, path.stem)
+        yield
     except InputError as error:
         raise InputError(f"{path} cannot be used: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -140,18 +208,15 @@ def load(name_or_path: str | Path, network: nn.Module | None = None) -> Model:
         ) from error
 
 
-def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None, name: str) -> Model:
-    weights = {k.removeprefix("network."): t for k, t in tensors.items() if k.startswith("network.")}
-    with torch.device("meta"):  # so that a damaged width takes no memory
-        require_shapes(_empty(record["architecture"], network), weights)
-    empty = _empty(record["architecture"], network)
-    empty.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
-    stored = {k.removeprefix("prior."): t for k, t in tensors.items() if k.startswith("prior.")}
-    prior = None if record["prior"] is None else FieldOfExperts.restore(record["prior"], stored)
+def _assemble(stored: _StoredModel, network: nn.Module) -> Model:
+    """Return the model of a file's content and its network, which has its weights."""
+    record, tensors = stored.record, stored.tensors
+    of_prior = {k.removeprefix("prior."): t for k, t in tensors.items() if k.startswith("prior.")}
+    prior = None if record["prior"] is None else FieldOfExperts.restore(record["prior"], of_prior)
     if prior is not None:
-        prior.require_fit(empty)
+        prior.require_fit(network)
     return Model(
-        network=empty.eval(),
+        network=network.eval(),
         labels=dict(record["labels"]),
         preprocessing=Preprocessing.from_record(record["preprocessing"]),
         architecture=dict(record["architecture"]),
@@ -159,8 +224,28 @@ def _restore(record: Mapping[str, Any], tensors: Mapping[str, Tensor], network: 
         prior=prior,
         provenance=dict(record["provenance"]),
         helpers={kind: _helper(kind, entry, tensors) for kind, entry in record.get("helpers", {}).items()},
-        name=name,
+        name=stored.path.stem,
     )
+
+
+def _built(architecture: Architecture, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return a network with its weights; what a damaged record asks for takes no memory."""
+    try:
+        with without_memory():
+            require_shapes(architecture.build(), weights)
+    except InputError as error:
+        # A factory of the user's own need not work on the device `meta`.
+        if error.__cause__ is None or is_built_in(architecture.kind):
+            raise
+    return _filled(architecture.build(), weights)
+
+
+def _filled(network: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a network with the weights of a file."""
+    require_shapes(network, weights)
+    copy = deepcopy(network)
+    copy.load_state_dict(weights)
+    return copy
 
 
 def _helper(name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Helper:
@@ -169,18 +254,6 @@ def _helper(name: str, record: Mapping[str, Any], tensors: Mapping[str, Tensor])
     weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     helper.load_state_dict({k: t.float() if t.is_floating_point() else t for k, t in weights.items()})
     return helper.eval().requires_grad_(False)
-
-
-def _empty(architecture: Mapping[str, Any], network: nn.Module | None) -> nn.Module:
-    if architecture.get("kind") in ARCHITECTURES:
-        with torch.random.fork_rng(devices=[]):  # the first weights are drawn, and replaced
-            return ARCHITECTURES[architecture["kind"]](**{k: v for k, v in architecture.items() if k != "kind"})
-    if network is None:
-        raise InputError(
-            f"The model's architecture is {architecture.get('kind')!r}, which is not built in; give network=, an "
-            "instance of the network it was trained as."
-        )
-    return deepcopy(network)
 
 
 @dataclass(frozen=True)

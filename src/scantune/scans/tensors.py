@@ -17,8 +17,13 @@ CHECKSUM = "sha256"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors and metadata, completely or not at all."""
+    """Write tensors and metadata, completely or not at all. Tensors that share memory are written each for itself."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in stored.items()}
+    stored = {
+        name: tensor if owners[tensor.untyped_storage().data_ptr()] == name else tensor.clone()
+        for name, tensor in stored.items()
+    }
     checked = dict(metadata) | {CHECKSUM: checksum(stored, metadata)}
     write_whole(path, lambda temporary: save_file(stored, temporary, checked))
 

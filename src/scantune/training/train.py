@@ -9,7 +9,6 @@ import torch
 
 from scantune.errors import InputError
 from scantune.model.model import Model
-from scantune.networks import AdaptableNetwork
 from scantune.runtime.devices import find_device
 from scantune.tasks import Segmentation
 from scantune.training.cache import OnCase, ignore_progress
@@ -89,9 +88,9 @@ def _new_model(plan: TrainingPlan) -> Model:
         if plan.task is not None:
             assert isinstance(plan.network, RegistrationNetworkSettings)
             return new_registration(plan.task, plan.network, plan.source.names(), plan.preprocessing)
-        network = AdaptableNetwork.default(**asdict(plan.network))
-    architecture = {"kind": "unet", **asdict(plan.network)}
-    return Model(network, plan.source.names(), plan.preprocessing, architecture)
+        assert not isinstance(plan.network, RegistrationNetworkSettings)
+        architecture = plan.network.architecture
+        return Model(architecture.build(), plan.source.names(), plan.preprocessing, architecture.record)
 
 
 def _fine_tuned(start: Model, plan: TrainingPlan) -> Model:

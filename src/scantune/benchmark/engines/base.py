@@ -6,9 +6,10 @@ import socket
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -28,11 +29,13 @@ class EngineSettings:
         workers: Jobs at a time; None for the default of the engine.
         threads: Threads of each job.
         device: Device of the jobs.
+        network: What makes networks of the user's own, with its arguments.
     """
 
     workers: int | None = None
     threads: int = 1
     device: str = "auto"
+    network: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads"):

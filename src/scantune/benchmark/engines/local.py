@@ -27,7 +27,8 @@ class LocalEngine(Engine):
 
     def start(self) -> None:
         """Open the pool of processes."""
-        environment = JobEnvironment(self.store.finished, self.store.running, self.settings.device)
+        settings = self.settings
+        environment = JobEnvironment(self.store.finished, self.store.running, settings.device, settings.network)
         self.pool = ProcessPool[Job](partial(_prepare, self.store, environment), self.slots, self.settings.threads)
 
     def submit(self, job: Job) -> None:

@@ -72,8 +72,7 @@ class RayEngine(Engine):
         """Send a job with the models that it needs."""
         needed = {upstream.key: self._model(upstream) for upstream in job.inputs}
         keys, refs = list(needed), list(needed.values())
-        place = (str(self.store.folder.resolve()), self.settings.device, self.settings.threads)
-        self.pending[self.task.remote(job, keys, *place, *refs)] = job
+        self.pending[self.task.remote(job, keys, str(self.store.folder.resolve()), self.settings, *refs)] = job
 
     def wait(self, seconds: float) -> list[JobOutcome]:
         """Put results that came back into the store, and return the jobs that ended."""
@@ -131,12 +130,12 @@ class RayEngine(Engine):
 
 
 def _run(
-    job: Job, keys: list[str], folder: str, device: str, threads: int, *models: bytes
+    job: Job, keys: list[str], folder: str, settings: EngineSettings, *models: bytes
 ) -> tuple[JobOutcome, JobFiles]:
     """Run a job on a machine of the cluster with models laid out as in a store, and return its files as bytes."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
     shared, here = Store(Path(folder)), _here()
     shared.running.mkdir(parents=True, exist_ok=True)
     for key, content in zip(keys, models, strict=True):
@@ -144,7 +143,8 @@ def _run(
         if not path.exists():
             write_whole(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
     made = here.finished / job.key
-    ended = run_job(job, JobEnvironment(here.finished, shared.running, device), here, shared)
+    place = JobEnvironment(here.finished, shared.running, settings.device, settings.network)
+    ended = run_job(job, place, here, shared)
     files = {path.name: path.read_bytes() for path in made.iterdir()} if made.is_dir() else {}
     if MODEL not in files:  # models may be needed again, here
         shutil.rmtree(made, ignore_errors=True)

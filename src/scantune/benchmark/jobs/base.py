@@ -4,13 +4,14 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from scantune.model.model import Model, load
+from scantune.model.model import Model
+from scantune.model.source import ModelSource
 
 MODEL = "model.safetensors"
 """The file that every job about networks makes."""
@@ -27,15 +28,17 @@ class JobEnvironment:
         finished: Has a folder for each finished job, by its key.
         running: Has the checkpoints of interrupted jobs.
         device: Where to compute.
+        network: What makes networks of the user's own, with its arguments; None where the user named none.
     """
 
     finished: Path
     running: Path
     device: str = "auto"
+    network: Mapping[str, Any] | None = None
 
     def model(self, job: "Job") -> Model:
         """Return the model that a finished job made."""
-        return _loaded(self.finished / job.key / MODEL)
+        return _loaded(ModelSource(self.finished / job.key / MODEL, self.network))
 
     def checkpoint(self, job: "Job") -> Path:
         """Return the checkpoint file of an interrupted job."""
@@ -43,9 +46,9 @@ class JobEnvironment:
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(path: Path) -> Model:
+def _loaded(source: ModelSource) -> Model:
     # Several jobs in a row are about the same network; none of them changes it.
-    return load(path)
+    return source.load()
 
 
 @dataclass(frozen=True, eq=False)

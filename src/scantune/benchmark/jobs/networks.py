@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from scantune.benchmark.jobs.base import MODEL, Job, JobEnvironment, OnProgress
 from scantune.config.settings import PriorSettings, settings_from_table
-from scantune.model.model import load
+from scantune.model.source import ModelSource
 from scantune.training.fit import fit_model
 from scantune.training.helpers import TRAINERS, fit_helper
 from scantune.training.plan import TrainingPlan
@@ -66,22 +66,22 @@ class GivenModel(Training):
     """A model file in place of a training.
 
     Attributes:
-        file: The model file; of what is in it, network, labels and preprocessing count.
+        source: The model file; of what is in it, network, labels and preprocessing count.
     """
 
     kind: ClassVar[str] = "given"
     version: ClassVar[int] = 1
 
-    file: Path
+    source: ModelSource
 
     def settings(self) -> dict[str, Any]:
         """Return the fingerprint of the file."""
-        return {"model": load(self.file).fingerprint}
+        return {"model": self.source.load().fingerprint}
 
     def run(self, environment: JobEnvironment, out: Path, on_progress: OnProgress) -> None:
         """Copy the model."""
         del environment, on_progress
-        load(self.file).save(out / MODEL)
+        self.source.load().save(out / MODEL)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,86 @@
+"""The page about networks: its recipes, commands and Python lines, run one section after the other."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import scantune
+from scantune.cli.main import main
+from scantune.model.architecture import Architecture
+from scantune.networks.monai_networks import MONAI_NETWORKS
+from tests.docs.test_readme import blocks, desk  # noqa: F401
+
+PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text(encoding="utf-8")
+
+
+def section(title):
+    """The text under a heading, up to the next one of its level."""
+    level = "#" * (len(PAGE.split(f"# {title}\n")[0].rsplit("\n", 1)[-1]) + 1)
+    return PAGE.split(f"{level} {title}\n")[1].split(f"\n{level} ")[0].split(f"\n{level[1:]} ")[0]
+
+
+def code(language, title):
+    return [block.values[0] for block in blocks(language, section(title))]
+
+
+def run_commands(title):
+    """Run every printed command, each with what makes it quick."""
+    for line in "".join(code("console", title)).splitlines():
+        more = ["--device", "cpu", *(["--no-page"] if line.startswith("scantune adapt") else [])]
+        assert main([*shlex.split(line)[1:], *more]) == 0, line
+
+
+def test_a_network_of_monai(desk, capsys):  # noqa: F811
+    (table,) = code("toml", "A network of MONAI")
+    recipe = (desk / "my_recipe.toml").read_text(encoding="utf-8")
+    assert "[network]" not in recipe
+    (desk / "my_recipe.toml").write_text(recipe + "\n" + table, encoding="utf-8")
+    run_commands("A network of MONAI")
+    assert scantune.load("unet.safetensors").architecture["kind"] == "monai:UNet"
+    assert (desk / "out" / "my_T1_seg.nii.gz").exists()
+
+
+def test_the_page_names_every_network_of_monai():
+    assert [name for name in MONAI_NETWORKS if f"`monai:{name}`" not in section("A network of MONAI")] == []
+
+
+def test_a_network_of_your_own(desk, monkeypatch, capsys):  # noqa: F811
+    title = "A network of your own"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    module, save, load = code("python", title)
+    (desk / "my_networks.py").write_text(module, encoding="utf-8")
+    torch.manual_seed(0)
+    names = {
+        "scantune": scantune,
+        "my_network": Architecture("my_networks:build", {"width": 2}, named=True).build().eval(),
+    }
+    try:
+        exec(compile(save, "network.md", "exec"), names)
+        run_commands(title)
+        exec(compile(load, "network.md", "exec"), names)
+        assert names["model"].prior is not None
+        assert main(["info", "mine.safetensors"]) == 0
+        words = ["adapt", "my_T1.nii.gz", "--model", "mine.safetensors", "--out", "again", "--no-page"]
+        assert main([*words, "--network", "my_networks:build", "width=2"]) == 0
+        assert main(words) == 2
+    finally:
+        sys.modules.pop("my_networks", None)
+
+
+@pytest.mark.parametrize("entry", code("toml", "A network of an installed package"))
+def test_a_network_of_an_installed_package(entry, tmp_path, monkeypatch):
+    header, line = entry.strip().splitlines()
+    assert header == '[project.entry-points."scantune.networks"]'
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[scantune.networks]\n{line.replace(chr(34), '')}\n")
+    (tmp_path / "my_networks.py").write_text(code("python", "A network of your own")[0], encoding="utf-8")
+    try:
+        assert Architecture("my-unet", {"width": 2}).build()(torch.rand(1, 1, 16, 16)).shape == (1, 3, 16, 16)
+    finally:
+        sys.modules.pop("my_networks", None)
