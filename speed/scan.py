@@ -28,7 +28,7 @@ SCAN = "everything else of a scan"
 STAGES = {
     "scantune.model.model:load": "model load",
     "scantune.adaptation.scan_run:ScanRun.adapt": SCAN,
-    "scantune.adaptation.scan_run:_content_hash": "hash of the scan's file",
+    "scantune.scans.data_files:content_hash": "hash of the scan's file",
     "scantune.adaptation.input:read_scan": "reading",
     "scantune.scans.preprocess:Preprocessing.apply": "preprocessing",
     "scantune.scans.preprocess:remove_bias": "bias field (N4)",
