@@ -14,12 +14,14 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from rich.table import Table
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
 from scantune.adaptation.scan_run import Outcome
 from scantune.cli.adapt import BY_TASK, Adapt, Display, expected_seconds, outcome_table
-from scantune.cli.console import console, duration
+from scantune.cli.console import console, duration, say
 from scantune.cli.evaluate import parse_labels
+from scantune.cli.exits import complain
 from scantune.cli.main import COMMANDS, main
 from scantune.errors import InputError
 from scantune.methods import METHODS
@@ -341,6 +343,50 @@ def test_help_fits_a_terminal(words, capsys):
     usage, *lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 82
     assert len(re.sub(r"\{.*\}", "COMMAND", usage)) <= 82
+
+
+def test_a_mistyped_command_gets_a_suggestion(capsys):
+    assert main(["adpt", "scan.nii.gz"]) == 2
+    assert "there is no command 'adpt'. Did you mean adapt?" in capsys.readouterr().err
+    assert main(["zzz"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["info brain", "--help", "adapt --help"])
+def test_a_reader_that_has_seen_enough_is_no_error(words):
+    script = f"import sys; from scantune.cli.main import main; sys.exit(main({words.split()!r}))"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        told = run.stderr.read()
+        assert run.wait(60) == 0
+    assert told == b""
+
+
+def test_escape_codes_in_names_do_not_reach_the_terminal(capsys):
+    bad = "a\x1b[31mred\x9b2J\nb"
+    complain(bad)
+    say(console(stderr=True), bad)
+    table = Table()
+    table.add_column(bad)
+    console(stderr=True).print(table)
+    told = capsys.readouterr().err
+    assert not {"\x1b", "\x9b"} & set(told)
+    assert told.count("a\\x1b[31mred\\x9b2J") == 3
+
+
+def test_quiet_prints_nothing_but_errors(model, tmp_path, capsys):
+    scans = [write(tmp_path / f"{name}.nii.gz", picture(seed)) for seed, name in enumerate("ab")]
+    assert main(["adapt", *scans, "--model", model, "--out", str(tmp_path / "out"), "--steps", "1", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+
+
+def test_a_log_gets_a_line_for_each_scan_and_each_step_on_request(model, tmp_path, capsys):
+    scans = [write(tmp_path / f"{name}.nii.gz", picture(seed)) for seed, name in enumerate("ab")]
+    assert main(["adapt", *scans, "--model", model, "--out", str(tmp_path / "out"), "--steps", "1", "--verbose"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines if " of 2: " in line] == ["1 of 2", "2 of 2"]
+    assert any("step 1 of" in line for line in lines)
 
 
 def test_no_words_show_the_help(capsys):

@@ -1,5 +1,6 @@
 """The command `adapt`: its options, the progress it shows, and the table of outcomes."""
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from scantune.adaptation.batch import adapt_scans, masks_of
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
 from scantune.cli.console import ScanBar, console, duration, say
-from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain
+from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain, printable
 from scantune.cli.train import Flag, NetworkWords
 from scantune.model.source import ModelSource
 from scantune.scans.names import find_scans
@@ -79,6 +80,10 @@ class Adapt:
     """Adapt again to scans that are done, and replace files that scantune did not make."""
     strict: Flag = False
     """Exit with code 3 when a scan is unsolved, as when one failed."""
+    quiet: Flag = False
+    """Print errors alone."""
+    verbose: Flag = False
+    """Print a line for each step, and what went wrong in detail."""
 
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
@@ -95,7 +100,10 @@ class Adapt:
             stop=self.stop,
             site=self.site,
         )
-        with Display(console(stderr=True)) as display:
+        if self.verbose:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("scantune").setLevel(logging.DEBUG)
+        with Display(console(stderr=True, quiet=self.quiet), verbose=self.verbose) as display:
             outcomes = adapt_scans(
                 scans,
                 self._source(),
@@ -128,7 +136,7 @@ class Adapt:
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(outcomes) == len(failed) == 1:
             return complain(failed[0].entry["reason"])
-        screen = console()
+        screen = console(quiet=self.quiet)
         screen.print(outcome_table(outcomes))
         for outcome in outcomes:
             if outcome.entry["decision"] == "unsolved":
@@ -165,10 +173,16 @@ STYLES = {"adapted": "green", "left alone": "cyan", "unsolved": "yellow", "faile
 
 
 class Display(ScanBar, ScanObserver):
-    """Shows a run over scans: how long it will take, a bar with the time left, and what went wrong."""
+    """Shows a run over scans: how long it will take, and a bar with the time left; in a log, a line for each scan.
 
-    def __init__(self, to: Console) -> None:
+    Args:
+        to: The console to print on.
+        verbose: Whether each step gets a line.
+    """
+
+    def __init__(self, to: Console, *, verbose: bool = False) -> None:
         super().__init__(to, "Loading the model", "{task.fields[done]}")
+        self.verbose = verbose
         self.estimated = False
         self.marks: dict[str, list[float]] = {}
         self.reached: dict[str, float] = {}
@@ -194,6 +208,8 @@ class Display(ScanBar, ScanObserver):
         marks.append(time.perf_counter())
         self.reached[name] = step / steps
         self._move(f"{name}, step {step} of {steps}")
+        if self.verbose:
+            say(self.console, f"{name}: step {step} of {steps}")
         if step == min(4, steps):
             self._estimate(expected_seconds(marks, steps))
 
@@ -205,12 +221,17 @@ class Display(ScanBar, ScanObserver):
         self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), done=self.done)
         if self.done < self.scans:
             self._estimate(time.perf_counter() - begun)
-        if outcome.status == "failed" and self.scans > 1:
+        if not self.console.is_terminal and self.scans > 1:
+            took = duration(time.perf_counter() - begun)
+            say(self.console, f"{self.done} of {self.scans}: {outcome.name}, {outcome.entry['decision']}, {took}.")
+        elif outcome.status == "failed" and self.scans > 1:
             say(self.console, f"{outcome.name} failed.", style="red")
 
     def _move(self, where: str) -> None:
         others = f", and {len(self.reached) - 1} more" if len(self.reached) > 1 else ""
-        self.progress.update(self.bar, completed=self.done + sum(self.reached.values()), description=where + others)
+        self.progress.update(
+            self.bar, completed=self.done + sum(self.reached.values()), description=printable(where + others)
+        )
 
     def remark(self, sentence: str) -> None:
         """Tell it."""

@@ -2,20 +2,51 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.control import Control
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
+
+from scantune.cli.exits import printable
 
 PROGRESS_INTERVAL = 20
 """Seconds between two lines of progress if there is no terminal to draw a bar in."""
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints file names as they are, brackets and numbers included."""
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that prints file names as they are, brackets and numbers included, but no escape codes in them.
+
+    Args:
+        stderr: Whether to print on standard error.
+        quiet: Whether to print nothing.
+    """
+    made = Console(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
+    made.push_render_hook(_PrintableText())
+    return made
+
+
+class _PrintableText(RenderHook):
+    """A hook that replaces control characters in all that is printed."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Wrap what is printed, but not the control codes of a progress bar."""
+        return [each if isinstance(each, Control) else _Printable(each) for each in renderables]
+
+
+@dataclass(frozen=True)
+class _Printable:
+    """Something to print, with its control characters replaced."""
+
+    content: ConsoleRenderable
+
+    def __rich_console__(self, to: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in to.render(self.content, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def say(to: Console, sentence: str, style: str = "") -> None:
@@ -68,7 +99,7 @@ class ScanProgress(ScanBar):
     def update(self, done: int, scans: int, name: str) -> None:
         """Move the bar; without a terminal, print a line at most every 20 seconds."""
         self.status.stop()
-        self.progress.update(self.task, completed=done, total=scans, description=name)
+        self.progress.update(self.task, completed=done, total=scans, description=printable(name))
         if self.console.is_terminal and scans and not done:
             self.progress.start()
         now = time.monotonic()

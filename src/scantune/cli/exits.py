@@ -1,15 +1,24 @@
 """How a command ends: exit codes, and what is said where something is wrong."""
 
 import sys
+import unicodedata
 
 from scantune.errors import MEMORY_ADVICE, error_message, is_out_of_memory
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
 
+def printable(text: str) -> str:
+    """Replace characters that would steer a terminal, such as escape codes in file names, by their code."""
+    return "".join(
+        character if character in "\n\t" or unicodedata.category(character) != "Cc" else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
 def complain(sentence: str) -> None:
-    """Tell on standard error what is wrong."""
-    print(f"scantune: error: {sentence}", file=sys.stderr)
+    """Print on standard error what is wrong."""
+    print(f"scantune: error: {printable(sentence)}", file=sys.stderr)
 
 
 def end_of(error: Exception) -> int:

@@ -1,5 +1,6 @@
 """The command line: parse, call the verb, print the result. Heavy imports wait until a command runs."""
 
+import difflib
 import os
 import signal
 import sys
@@ -48,7 +49,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 DESCRIPTION = """Adapts a trained medical-image network to every single scan it meets.
 
-scantune COMMAND --help tells about a command, scantune --version the version.
+scantune COMMAND --help describes a command, scantune --version the version.
 
 Exit codes: 0 all is well, 2 the input is at fault, 3 some scans failed.
 
@@ -65,18 +66,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 all is well, 2 the input is at fault, 3 some scans failed or have problems (under
         `--strict`, or are unsolved), 130 stopped by the user, 1 something unforeseen.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its end
+        return 0
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """Parse the words, run the command, and return the exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be no text
     if words == ["--version"]:
         print(f"scantune {__version__}")
         return 0
+    if words and words[0] not in (*COMMANDS, "-h", "--help"):
+        return _unknown_command(words[0])
     try:
         command: Command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="scantune", description=DESCRIPTION, args=words or ["--help"]
         )
         with _told_to_stop():
             return command.run()
+    except BrokenPipeError:
+        raise
     except SystemExit as end:  # how the parser ends after help (0) and mistakes (2)
         code = end.code or 0
         return (code if isinstance(code, int) else UNFORESEEN) if words else BAD_INPUT
@@ -92,6 +107,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "SCANTUNE_TRACEBACK" in os.environ:
             raise
         return end_of(error)
+
+
+def _unknown_command(word: str) -> int:
+    """Print that there is no such command, with the closest one, and return the exit code."""
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    suggestion = f"Did you mean {close[0]}? " if close else ""
+    complain(f"there is no command {word!r}. {suggestion}The commands are {', '.join(COMMANDS)}.")
+    return BAD_INPUT
 
 
 @contextmanager
