@@ -428,7 +428,7 @@ def test_the_package_runs_as_a_module(monkeypatch, capsys):
     [(KeyboardInterrupt(), 130, "stopped"), (RuntimeError("gremlins"), 1, "RuntimeError: gremlins")],
 )
 def test_interruptions_and_surprises_are_one_line(monkeypatch, capsys, error, code, told):
-    def fail(name):
+    def fail(*_):
         raise error
 
     monkeypatch.delenv("SCANTUNE_TRACEBACK", raising=False)
@@ -452,7 +452,7 @@ def test_interruptions_and_surprises_are_one_line(monkeypatch, capsys, error, co
     ],
 )
 def test_whatever_a_command_ends_by_is_a_line_and_a_code(monkeypatch, capsys, error, code, told):
-    def fail(name):
+    def fail(*_):
         raise error
 
     monkeypatch.delenv("SCANTUNE_TRACEBACK", raising=False)
