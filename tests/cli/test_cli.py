@@ -497,7 +497,7 @@ def test_numbers_that_no_network_can_have_are_told_before_it_is_built(tmp_path, 
 
 def test_the_traceback_of_a_surprise_can_be_had(monkeypatch):
     monkeypatch.setenv("SCANTUNE_TRACEBACK", "1")
-    monkeypatch.setattr(import_module("scantune.model.model"), "load", lambda name: 1 / 0)
+    monkeypatch.setattr(import_module("scantune.model.model"), "load", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["info", "brain"])
 
