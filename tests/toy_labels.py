@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from scantune.prior.assessment import Readings
+from scantune.prior.coefficients import Coefficients, Contest, FitCounts, LocalCoefficients
 
 
 def disc(radius: float, core: float, shift: int = 0, size: int = 40) -> Tensor:
@@ -21,3 +22,13 @@ def readings_of(labels: Tensor, other: Tensor | None = None) -> Readings:
 
 
 RADII = (11.0, 11.5, 12.0, 12.5, 13.0, 11.8, 12.2, 12.6)
+
+LOCAL = LocalCoefficients(
+    fitted=Coefficients(unsteady=1.0, widest=(2.0, 0.5)),
+    error=Contest(0.04, 0.05),
+    reach=Contest(0.03, 0.02),
+    gain=0.08,
+    value=Contest(0.1, 0.2),
+    counts=FitCounts(10, 8, 400, 30),
+)
+"""Made-up local coefficients: the weights win, the range and the margin do not."""

@@ -21,6 +21,7 @@ from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, TOY_PATCHES, toy_scan
+from tests.toy_labels import LOCAL
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -144,7 +145,7 @@ def models(toy):
 
     prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
     held_out = [HomeScan(Volume(images), labels) for images, labels in map(toy_scan, range(3, 6))]
-    home = read_home(toy.network, held_out, SEGMENTATION, 2)
+    home = replace(read_home(toy.network, held_out, SEGMENTATION, 2), local=LOCAL)
     prior = replace(prior, calibration=replace(prior.calibration, home=home))
     return [
         scantune.Model(

@@ -202,6 +202,16 @@ def test_the_prior_is_calibrated_on_the_validation_cases(half, plan, tmp_path):
     np.testing.assert_allclose(known.spread, np.maximum(np.std(shares, axis=0), 1e-3), rtol=1e-5)
 
 
+def test_the_progress_of_a_fit_counts_the_slices_that_pass_the_network(half, plan):
+    reports = []
+    fit_model(half[0], plan, device="cpu", on_progress=lambda *report: reports.append(report))
+    training, held_out = (plan.examples(split) for split in ("train", "validation"))
+    slices = 3 * sum(len(case.volume) for case in training) + 5 * sum(len(case.volume) for case in held_out)
+    assert reports[0] == (0, slices)
+    assert reports[-2][0] < slices
+    assert reports[-1] == (slices, slices)
+
+
 def test_without_held_out_cases_a_prior_is_not_calibrated(half, plan):
     cases = (case for _, case in plan.source.prepared("train", plan.preprocessing, torch.device("cpu")))
     assert fit_prior(half[0], cases, device="cpu").calibration is None
@@ -239,8 +249,11 @@ def test_from_recipe_to_adapted_scan(tmp_path, monkeypatch, capsys):
 
     code, typed = scantune_command(monkeypatch, "fit", model, "--data", recipe, "--device", "cpu", *atlas)
     assert code == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr()
+    assert "Fitting the prior: about" in shown.err
+    shown = " ".join(shown.out.split())
     assert "2 subjects" in shown
+    assert "home readings of 1 scans, shipped coefficients" in shown
     assert f"typical up to {scantune.load(model).prior.calibration.typical:.4g} nats" in shown
     after = weights(model)
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)

@@ -110,7 +110,7 @@ def adapt(
         case, stripped_by = case_of(scan, brain_mask)
         prepared = model.preprocessing.apply(case)
         volume = Volume(prepared.volume, prepared.padding, prepared.distance).to(where)
-    source, task = _source(network, volume, where, seed)
+    source, task = source_network(network, volume, where, seed)
     if isinstance(network, Model):
         prior = prior if prior is not None else network.prior
         helpers = helpers if helpers is not None else network.helpers
@@ -247,7 +247,7 @@ def _schedule(method: Method, settings: AdaptSettings) -> Schedule:
     return schedule if settings.steps is None else replace(schedule, steps=settings.steps)
 
 
-def _source(
+def source_network(
     network: nn.Module | Model, volume: Volume, device: torch.device, seed: int
 ) -> tuple[AdaptableNetwork, Task]:
     """Return a copy of the network in evaluation mode, with a normaliser in front, and the task of its output."""

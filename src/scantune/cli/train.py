@@ -163,14 +163,20 @@ class Fit:
         return 0
 
     def _prior(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any]) -> "Model":
-        from scantune.cli import console as terminal
+        from scantune.adaptation.calibration.calibrate import calibrate
+        from scantune.cli.console import console
+        from scantune.cli.fit_display import FitDisplay
         from scantune.config.settings import PriorSettings, settings_from_table
+        from scantune.runtime.devices import find_device
         from scantune.training.fit import fit_model
 
         table = asdict(plan.recipe.prior) | settings
         chosen = settings_from_table(PriorSettings, table, "the settings of the prior")
-        with terminal.console(stderr=True).status("Fitting the prior"):
-            return fit_model(model, plan, settings=chosen, device=self.device, command=_command())
+        with FitDisplay(console(stderr=True)) as display:
+            shown = display.part("Fitting the prior")
+            model = fit_model(model, plan, settings=chosen, device=self.device, command=_command(), on_progress=shown)
+            held_out = plan.source.cases("validation", find_device(self.device))
+            return calibrate(model, held_out, self.device, display.part("Calibrating the assessment"))
 
     def _helper(self, model: "Model", plan: "TrainingPlan", settings: dict[str, Any], checkpoint: Path) -> "Model":
         from scantune.cli.console import console

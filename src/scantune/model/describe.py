@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from scantune.model.model import Model
+from scantune.prior.assessment import HomeReadings
 from scantune.prior.calibration import Calibration
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.local_fit import PEOPLE_FOR_A_FIT
 
 TEXT_WIDTH = 64
 """Width of the second column; with the first it fits a terminal of 80."""
@@ -40,7 +42,20 @@ def _prior_lines(prior: FieldOfExperts | None) -> list[str]:
     contents = f"{prior.subjects} subjects, {families}, floor {prior.floor():.4g} nats"
     known = prior.calibration
     typical = "not calibrated" if known is None else _levels(known)
-    return [line for text in (f"{contents}, {typical}", *prior.notes) for line in textwrap.wrap(text, TEXT_WIDTH)]
+    assessment = [] if known is None or known.home is None else [_assessment(known.home)]
+    texts = (f"{contents}, {typical}", *assessment, *prior.notes)
+    return [line for text in texts for line in textwrap.wrap(text, TEXT_WIDTH)]
+
+
+def _assessment(home: HomeReadings) -> str:
+    """Return what predictions are assessed by."""
+    kind = "agreement" if home.dice is None else "Dice"
+    known = f"assessment: {kind}, home readings of {home.people} scans"
+    if home.local is None:
+        return f"{known}, shipped coefficients (local ones need labels and {PEOPLE_FOR_A_FIT} people)"
+    error = home.local.error
+    better = "local coefficients" if home.local.wins else "shipped coefficients, which do better than local ones"
+    return f"{known}, {better} (error {error.local:.3f} local, {error.shipped:.3f} shipped)"
 
 
 def _levels(known: Calibration) -> str:

@@ -10,7 +10,7 @@ nothing here, and a vanished structure is no evidence of steadiness.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, Self
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scantune.errors import InputError
+from scantune.prior.coefficients import SHIPPED, Coefficients, LocalCoefficients
 
 Verdict = Literal["fine", "doubtful", "failed"]
 
@@ -55,38 +56,6 @@ def odds(dice: Tensor) -> Tensor:
 def dice_from(value: Tensor) -> Tensor:
     """Turn odds into Dice, the inverse of `odds` but for rounding."""
     return 2 / (1 + value.clamp(0, 50).exp())
-
-
-@dataclass(frozen=True)
-class Coefficients:
-    """Weights of the excesses, the range about the estimate, and the limits of the verdicts.
-
-    They were learnt on toy networks; `results/assessment.md` says how.
-
-    Args:
-        unsteady: What the excess of unsteadiness counts.
-        size: What the excess of a size counts.
-        contact: What the mean excess of contacts counts; the worse of this and the sum of the others is taken.
-        widest: Multiples of the odds at the low and the high end of the range.
-        shifts: What is added to the odds at the low end and taken away at the high end.
-        fine: From this share of home Dice on a prediction is fine.
-        failed: Below this share it has failed.
-    """
-
-    unsteady: float = 1.7
-    size: float = 1.47
-    contact: float = 3.0
-    widest: tuple[float, float] = (3.2, 0.42)
-    shifts: tuple[float, float] = (0.07, 0.09)
-    fine: float = 0.92
-    failed: float = 0.75
-
-    def without_contacts(self) -> Self:
-        """Leave contacts out, which reveal failed predictions but do not tell one stage from the next."""
-        return replace(self, contact=0.0)
-
-
-SHIPPED = Coefficients()
 
 
 @dataclass(frozen=True)
@@ -131,6 +100,22 @@ class Readings:
         return tuple(number for number, size in enumerate(self.sizes) if size == 0)
 
 
+@dataclass(frozen=True)
+class GradedReadings(Readings):
+    """Readings of a prediction whose truth is known.
+
+    Args:
+        dice: Dice of each structure; 0 where neither prediction nor truth has it.
+    """
+
+    dice: tuple[float, ...] = ()
+
+    @property
+    def mean_dice(self) -> float:
+        """Return the mean Dice over the structures."""
+        return fmean(self.dice)
+
+
 def overlaps(one: Tensor, other: Tensor, structures: int) -> tuple[float, ...]:
     """Compute the Dice of each structure in two label maps; 0 where neither has it, for nothing shows nothing."""
     found = []
@@ -170,6 +155,7 @@ class HomeReadings:
         absent: Share of people in whom a structure was not found `(structures,)`: lesions, not organs.
         dice: Their middle Dice by structure; None without labels, and then estimates are of the agreement with what
             the network says at home.
+        local: Coefficients that were fitted to degraded scans of these people; None if there were too few.
     """
 
     people: int
@@ -179,6 +165,7 @@ class HomeReadings:
     apart: Tensor
     absent: Tensor
     dice: Tensor | None = None
+    local: LocalCoefficients | None = None
 
     @classmethod
     def fit(cls, readings: Sequence[Readings], dice: Sequence[Sequence[float]] | None = None) -> Self:
@@ -201,12 +188,19 @@ class HomeReadings:
         """Return the Dice by structure of a prediction as good as at home; an agreement of 1 without labels."""
         return torch.ones_like(self.absent) if self.dice is None else self.dice
 
+    @property
+    def coefficients(self) -> Coefficients:
+        """Return the coefficients by which predictions are assessed."""
+        return SHIPPED if self.local is None else self.local.used
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays that a model file stores."""
         stored = {"people": torch.tensor([self.people]), "size": self.size.float(), "absent": self.absent.float()}
         stored |= {"contacts": self.contacts.float(), "apart": self.apart.float()}
         stored |= {f"unsteady/{name}": values.float() for name, values in self.unsteady.items()}
-        return stored | ({} if self.dice is None else {"dice": self.dice.float()})
+        stored |= {} if self.dice is None else {"dice": self.dice.float()}
+        local = {} if self.local is None else self.local.tensors()
+        return stored | {f"local/{name}": values for name, values in local.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self | None:
@@ -217,7 +211,11 @@ class HomeReadings:
         wide = {name: values.double() for name, values in tensors.items()}
         unsteady = {n.removeprefix("unsteady/"): v for n, v in wide.items() if n.startswith("unsteady/")}
         contacts, apart, absent = (wide[name] for name in ("contacts", "apart", "absent"))
-        return cls(int(tensors["people"][0]), wide["size"], unsteady, contacts, apart, absent, wide.get("dice"))
+        local = LocalCoefficients.from_tensors(
+            {n.removeprefix("local/"): v for n, v in wide.items() if n.startswith("local/")}
+        )
+        people = int(tensors["people"][0])
+        return cls(people, wide["size"], unsteady, contacts, apart, absent, wide.get("dice"), local)
 
 
 def _require_sound(tensors: Mapping[str, Tensor]) -> None:
@@ -342,7 +340,7 @@ def assess(
     home: HomeReadings,
     names: Sequence[str] = (),
     using: Sequence[str] = SHOWING,
-    coefficients: Coefficients = SHIPPED,
+    coefficients: Coefficients | None = None,
 ) -> Assessment:
     """Assess a prediction by its readings.
 
@@ -351,8 +349,9 @@ def assess(
         home: What readings are at home.
         names: What the structures are called.
         using: The perturbations that count.
-        coefficients: What readings count.
+        coefficients: What readings count; by default those of `home`.
     """
+    coefficients = coefficients or home.coefficients
     gone = torch.tensor([size == 0 for size in readings.sizes])
     worse = Excesses.of(readings, home, using).worse(coefficients, gone)
     each = home.expected * torch.where(gone, home.absent, dice_from(worse))
@@ -376,9 +375,10 @@ def reasons(
     home: HomeReadings,
     names: Sequence[str] = (),
     using: Sequence[str] = SHOWING,
-    coefficients: Coefficients = SHIPPED,
+    coefficients: Coefficients | None = None,
 ) -> tuple[str, ...]:
     """Describe in sentences what differs notably from home, the weightiest first."""
+    coefficients = coefficients or home.coefficients
     found = Excesses.of(readings, home, using)
     found_signs: list[tuple[float, str]] = []
     for number, amount in enumerate(readings.sizes):

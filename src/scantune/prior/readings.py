@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from scantune.prior.assessment import SHOWING, HomeReadings, Readings, overlaps
+from scantune.prior.assessment import SHOWING, GradedReadings, HomeReadings, Readings, overlaps
 from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Volume, batch_size
@@ -74,6 +74,25 @@ class PredictionReader:
         threads = threads_for(network, images)
         outputs = [network(part) for part in parts] if threads is None else threads.each(network, parts)
         return torch.cat([change.back(self.task.predict(output)).cpu() for output in outputs])
+
+
+@dataclass(frozen=True)
+class GradedReader(PredictionReader):
+    """Reads predictions for a scan whose truth is known, always by all perturbations.
+
+    Args:
+        reference: Labels of the slices that are read `(slices, *spatial)`.
+    """
+
+    reference: Tensor | None = None
+
+    def read(self, network: nn.Module, names: Sequence[str] = SHOWING, own: Tensor | None = None) -> GradedReadings:  # noqa: ARG002
+        """Return the readings of a network's prediction, and its Dice."""
+        labels = self.labels(network).cpu() if own is None else own.cpu()
+        found = super().read(network, SHOWING, labels)
+        assert self.reference is not None
+        dice = overlaps(labels, self.reference.cpu(), self.structures)
+        return GradedReadings(found.sizes, found.steadiness, found.contacts, dice)
 
 
 @dataclass(frozen=True)

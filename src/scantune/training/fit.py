@@ -1,6 +1,7 @@
 """The fit of a model's prior from the cases that it was trained on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, replace
 
@@ -12,12 +13,20 @@ from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
-from scantune.prior.readings import HomeScan, read_home
+from scantune.prior.readings import READ_SLICES, HomeScan, read_home
 from scantune.runtime.devices import find_device
 from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 from scantune.training.plan import TrainingPlan
 from scantune.training.sources import source_record
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of slices that have gone through the network, and of all."""
+
+
+def ignore_progress(done: int, slices: int) -> None:
+    """Do nothing with the progress."""
+    del done, slices
 
 
 def fit_model(
@@ -27,6 +36,7 @@ def fit_model(
     settings: PriorSettings | None = None,
     device: str = "auto",
     command: str = "",
+    on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Fit the prior of a model on the training cases of a plan, and calibrate it on the validation cases.
 
@@ -36,10 +46,11 @@ def fit_model(
         settings: The prior's settings; by default the table [prior] of the plan's recipe.
         device: Where to compute.
         command: The command line, for the record.
+        on_progress: Called after each batch of slices.
     """
     chosen = settings or plan.recipe.prior
     training, held_out = plan.cases(model.preprocessing, device)
-    prior = fit_prior(model, training, held_out, settings=chosen, device=device)
+    prior = fit_prior(model, training, held_out, settings=chosen, device=device, on_progress=on_progress)
     record = {"fit command": command, "fit data": source_record(plan.source), "fit settings": asdict(chosen)}
     return replace(model, prior=prior, provenance=model.provenance | record)
 
@@ -51,6 +62,7 @@ def fit_prior(
     *,
     settings: PriorSettings | None = None,
     device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
 ) -> FieldOfExperts:
     """Fit a prior of a model's network to prepared cases.
 
@@ -61,6 +73,7 @@ def fit_prior(
             are any.
         settings: The prior's settings; by default the paper's.
         device: Where to compute.
+        on_progress: Called after each batch of slices.
     """
     chosen = settings or PriorSettings()
     if chosen.summarise:
@@ -68,19 +81,20 @@ def fit_prior(
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     training, new = [_on(case, where) for case in cases], list(held_out)
-    prior = FieldOfExperts.fit(
-        network,
-        [volume for volume, _ in training],
-        masks=[mask for _, mask in training],
-        patches=PatchSettings(chosen.size, chosen.stride, chosen.components, chosen.threshold),
-        density=chosen.density,
-        alpha=chosen.alpha,
-        output_experts=chosen.output_experts,
-        task=model.task,
-    )
-    if new:
-        prior = prior.calibrated(network, [_on(case, where) for case in new], training, model.task)
-        prior = _with_home_readings(prior, network, model, new, where)
+    with _counted(network, _slices(training, new, chosen), on_progress):
+        prior = FieldOfExperts.fit(
+            network,
+            [volume for volume, _ in training],
+            masks=[mask for _, mask in training],
+            patches=PatchSettings(chosen.size, chosen.stride, chosen.components, chosen.threshold),
+            density=chosen.density,
+            alpha=chosen.alpha,
+            output_experts=chosen.output_experts,
+            task=model.task,
+        )
+        if new:
+            prior = prior.calibrated(network, [_on(case, where) for case in new], training, model.task)
+            prior = _with_home_readings(prior, network, model, new, where)
     prior = prior.to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
 
@@ -105,3 +119,30 @@ def _with_home_readings(
 
 def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:
     return case.volume.to(device), None if case.padding is None else case.padding.to(device)
+
+
+def _slices(
+    training: Sequence[tuple[Tensor, Tensor | None]], held_out: Sequence[Prepared], settings: PriorSettings
+) -> int:
+    """Count the slices that go through the network in a fit, those that are read several times as often."""
+    passes = 2 + (settings.density != "gaussian") + bool(held_out)
+    read = sum(2 * len(case.volume) + 3 * min(len(case.volume), READ_SLICES) for case in held_out)
+    return passes * sum(len(volume) for volume, _ in training) + read
+
+
+@contextmanager
+def _counted(network: nn.Module, slices: int, on_progress: OnProgress) -> Iterator[None]:
+    """Report the slices that go through a network, and through copies of it that are made meanwhile."""
+    done = 0
+
+    def count(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal done
+        on_progress(min(done, slices), slices)
+        done += len(inputs[0])
+
+    handle = network.register_forward_pre_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+        on_progress(slices, slices)

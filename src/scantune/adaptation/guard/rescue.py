@@ -17,7 +17,7 @@ from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.solvers import Bounded
 from scantune.methods import ClosedForm, Method
-from scantune.prior.assessment import SELECTING, SHIPPED, Assessment, Excesses, HomeReadings, Readings, assess
+from scantune.prior.assessment import SELECTING, Assessment, Excesses, HomeReadings, Readings, assess
 from scantune.prior.readings import READ_SLICES, PredictionReader
 from scantune.scans.volume import Volume
 
@@ -50,6 +50,12 @@ class Margins:
     share: float = 0.5
     plateau: float = 0.02
     steady: float = 0.05
+
+    @classmethod
+    def of(cls, home: HomeReadings) -> "Margins":
+        """Return the margins for a site, with the gain that was fitted to its degraded scans if it does better."""
+        gain = None if home.local is None else home.local.used_gain
+        return cls() if gain is None else cls(gain=gain)
 
 
 def candidate_steps(steps: int) -> list[int]:
@@ -130,6 +136,7 @@ class Rescue:
         names: Names of the structures.
         source: Readings of the source prediction.
         before: Its assessment.
+        margins: Margins of the choice of a stage.
     """
 
     reader: PredictionReader
@@ -137,6 +144,7 @@ class Rescue:
     names: Sequence[str]
     source: Readings
     before: Assessment
+    margins: Margins = field(default_factory=Margins)
 
     @classmethod
     def of(
@@ -157,7 +165,7 @@ class Rescue:
             names: Names of the structures.
         """
         source = reader.read(network, own=prediction.labels[list(reader.slices)])
-        return cls(reader, home, names, source, assess(source, home, names))
+        return cls(reader, home, names, source, assess(source, home, names), Margins.of(home))
 
     @property
     def is_fine(self) -> bool:
@@ -195,14 +203,15 @@ class Rescue:
         stage = self.choose(rule.stages) if isinstance(rule, StageRule) else None
         trajectory.choose(None if stage is None else stage.step, {} if stage is None else stage.state)
         network.load_state_dict(trajectory.state, strict=False)
-        return self.settle(network, stage)
+        after = None if stage is None or self.is_fine else self.reader.read(network)
+        return self.settle(after)
 
     def choose(self, stages: Sequence[Stage]) -> Stage | None:
         """Return the stage of the best estimate, or None if no stage promises enough."""
-        weights = SHIPPED.without_contacts()
+        weights = self.home.coefficients.without_contacts()
         readings = (self.source, *(stage.readings for stage in stages))
         first, *others = (assess(each, self.home, using=SELECTING, coefficients=weights).expected for each in readings)
-        number = best_stage(first, others, self.before.home)
+        number = best_stage(first, others, self.before.home, self.margins)
         return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
 
     def _gives_up_steadiness(self, stage: Stage) -> bool:
@@ -213,20 +222,19 @@ class Rescue:
             float(Excesses.of(readings, self.home, SELECTING).unsteady.mean())
             for readings in (self.source, stage.readings)
         )
-        return before < Margins().steady and after >= before
+        return before < self.margins.steady and after >= before
 
-    def settle(self, network: nn.Module, stage: Stage | None) -> Decision:
+    def settle(self, readings: Readings | None) -> Decision:
         """Return the decision on the chosen stage.
 
         Args:
-            network: The network at the chosen stage.
-            stage: The stage that was chosen.
+            readings: Readings of the chosen stage by all perturbations. None if no stage was chosen.
         """
         if self.is_fine:
             return self._decided("left alone", RELIABLE, self.before)
-        if stage is None:
+        if readings is None:
             return self._unhelped()
-        after = assess(self.reader.read(network), self.home, self.names)
+        after = assess(readings, self.home, self.names)
         # Readings that did not choose the stage must agree that it is better.
         if after.expected <= self.before.expected:
             return self._unhelped()
@@ -258,7 +266,7 @@ class Rescue:
         """Return the decision on a scan that had failed and is not fine: such estimates are often far too good."""
         decision = self._decided("unsolved", reason, after, kept=True)
         reach = None if after.high is None else [0.0, after.high]
-        unknown = {"expected": None, "expected_range": reach, "expected_by_structure": {}}
+        unknown: dict[str, Any] = {"expected": None, "expected_range": reach, "expected_by_structure": {}}
         numbers = {"expected_before": self.before.expected}
         return replace(decision, numbers=numbers, assessment={**decision.assessment, **unknown})
 
