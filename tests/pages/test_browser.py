@@ -41,7 +41,8 @@ def visit(browser):
         page.set_default_timeout(SLOW)
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: request.url != path.as_uri() and troubles.append(request.url))
+        own = {path.as_uri(), *(each.as_uri() for each in path.parent.glob("*.html"))}
+        page.on("request", lambda request: request.url.split("#")[0] not in own and troubles.append(request.url))
         page.goto(path.as_uri())
         return page
 
@@ -114,6 +115,67 @@ def test_slices_are_scrolled_by_slider_keys_and_wheel(visit, scan):
     assert page.inner_text("#pointed").startswith("At the crosshair: before ")
     page.select_option("#plane", "coronal")
     assert page.inner_text("#place").endswith("of 40")  # x and y changed places
+
+
+def test_keys_work_at_once_and_switch_outlines_and_crosshair(visit, scan):
+    page = visit(scan, viewport={"width": 480, "height": 1400})
+    page.wait_for_selector("html[data-viewer=ready]", state="attached")
+    start, at = seen(page), int(page.input_value("#slice"))
+    page.keyboard.press("ArrowRight")
+    assert page.input_value("#slice") == str(at + 1)
+    page.keyboard.press("ArrowLeft")
+    assert np.array_equal(seen(page), start)
+    page.click("h1")  # away from the picture
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#slice") == str(at + 1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("0")
+    assert coloured(seen(page)) == 0
+    page.keyboard.press("2")
+    page.keyboard.press("o")
+    assert page.is_checked("#outlines")
+    page.fill("#opacity", "100")
+    assert 0 < coloured(seen(page)) < coloured(start)
+    page.keyboard.press("O")
+    page.fill("#opacity", "50")
+    assert np.array_equal(seen(page), start)
+    page.keyboard.press("x")
+    assert not np.array_equal(seen(page), start)
+
+
+def test_a_page_leads_to_its_neighbours_in_the_order_of_the_list(visit, tmp_path):
+    names = ["a b", "c#1", "d"]
+    for name in names:
+        write_case(tmp_path / f"{name}.html", case_view(name))
+    write_index(tmp_path / "all scans.html", [IndexRow(f"{name}.html", name) for name in names], "Scans")
+    page = visit(tmp_path / "all scans.html")
+    page.click("button:has-text('Scan')")
+    page.click("button:has-text('Scan')")  # the last one first
+    links = lambda: [link.inner_text() for link in page.locator("#neighbours a").all() if link.is_visible()]  # noqa: E731
+    for way, name, around in (
+        ("d", "d", ["All scans", "Next"]),
+        ("Next", "c#1", ["All scans", "Previous", "Next"]),
+        ("Next", "a b", ["All scans", "Previous"]),
+        ("Previous", "c#1", ["All scans", "Previous", "Next"]),
+    ):
+        page.click(f"a:text-is('{way}')")
+        page.wait_for_selector(f"h1:text-is('{name}')")
+        assert links() == around
+    page.click("text=All scans")
+    page.wait_for_selector(".cases")
+
+
+@pytest.mark.parametrize(
+    "target", ["javascript:alert(1)//.html", "https://x.test/a.html", "/etc/a.html", "//x.test/a.html", "a.txt", 3]
+)
+def test_a_link_that_leads_elsewhere_is_not_shown(target, visit, scan):
+    page = visit(scan, NO_WEBGL)
+    page.evaluate(
+        "list => { location.hash = encodeURIComponent(JSON.stringify(list)) }",
+        {"index": target, "pages": [target, target], "at": 0},
+    )
+    page.wait_for_timeout(100)
+    assert not page.is_visible("#neighbours")
 
 
 NO_WEBGL = "HTMLCanvasElement.prototype.getContext = () => null"

@@ -43,6 +43,7 @@ def case_page(view: CaseView) -> str:
         structures=_structures(view),
         trace_chart=_trace_chart(view) if view.trace else None,
         trace_lines=_trace_lines(view),
+        trace_note=_trace_note(view),
         layers_chart=_layers_chart(view),
         facts=_facts(view.entry),
         viewer_data=viewer_data(view, packed.cutout, tables),
@@ -152,6 +153,18 @@ def _trace_lines(view: CaseView) -> dict[str, str]:
     if any(not row.get("valid", True) for row in view.trace):
         lines |= {"refused": "step that could not be chosen"}
     return lines
+
+
+def _trace_note(view: CaseView) -> str:
+    """Return an explanation of the chart of steps."""
+    if any("cnn" in row for row in view.trace):
+        meaning = "The energy is the distance of the scan's features from those of the training scans. "
+    else:
+        meaning = ""
+    return (
+        f"{meaning}The objective is what the steps minimise, on the slices that they see. A step that tries a large "
+        "change may raise both; later steps take it back. A low energy alone does not prove a good segmentation."
+    )
 
 
 def _layers_chart(view: CaseView) -> str | None:

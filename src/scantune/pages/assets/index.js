@@ -39,6 +39,20 @@
     document.getElementById("count").textContent = words.length ? `${shown} of ${rows.length} shown` : "";
   }
 
+  // Give a page the list in the order that is shown, so that it can lead to its neighbours. Long lists are cut.
+  const reach = 100;
+  body.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link) return;
+    const links = [...body.rows].filter((row) => !row.hidden).flatMap((row) => [...row.querySelectorAll("a[href]")]);
+    const place = links.indexOf(link);
+    const start = Math.max(place - reach, 0);
+    const up = "../".repeat(link.getAttribute("href").split("/").length - 1);
+    const pages = links.slice(start, place + reach + 1).map((each) => up + each.getAttribute("href").split("#")[0]);
+    const list = { index: up + (location.pathname.split("/").pop() || "index.html"), pages, at: place - start };
+    link.hash = encodeURIComponent(JSON.stringify(list));
+  }, true);
+
   heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => sortBy(column)));
   filter.addEventListener("input", applyFilter);
 })();

@@ -68,6 +68,26 @@
     viewer.volumes = [image]; // so that it is not drawn alone first
     viewer.addVolume(codes);
 
+    const whole = codes.img.slice();
+
+    // Keep the codes where the colour changes within the plane that is shown, and clear the inside.
+    function outlined() {
+      const shown = choices.find((choice) => choice.checked).value;
+      const colours = data.tables[shown] || data.tables.After;
+      const [nx, ny] = data.shape;
+      const steps = [1, nx, nx * ny].filter((_, direction) => direction !== axis());
+      return whole.map((code, at) => {
+        const same = (other) => whole[other] === undefined || colours[whole[other]] === colours[code];
+        return steps.every((step) => same(at - step) && same(at + step)) ? 0 : code;
+      });
+    }
+
+    function draw() {
+      const filled = !find("outlines").checked || choices.find((choice) => choice.checked).value === "Differences";
+      codes.img.set(filled ? whole : outlined());
+      paint();
+    }
+
     function paint() {
       const differences = choices.find((choice) => choice.checked).value === "Differences";
       find("structures").hidden = differences;
@@ -91,7 +111,7 @@
     // Show the labels of all maps at the crosshair.
     function describe(voxel) {
       const [nx, ny] = data.shape;
-      const code = codes.img[voxel[0] + nx * (voxel[1] + ny * voxel[2])] || 0;
+      const code = whole[voxel[0] + nx * (voxel[1] + ny * voxel[2])] || 0;
       const words = data.maps.map((map, i) => `${map.toLowerCase()} ${data.names[code][i] || "background"}`);
       find("pointed").textContent = `At the crosshair: ${words.join(", ")}.`;
     }
@@ -108,28 +128,41 @@
     const first = ["sagittal", "coronal", "axial"].map((plane) => data.slices[plane]);
     place(first);
 
-    choices.forEach((choice) => choice.addEventListener("change", paint));
+    choices.forEach((choice) => choice.addEventListener("change", draw));
     find("opacity").addEventListener("input", paint);
     find("slice").addEventListener("input", (event) => toSlice(Number(event.target.value)));
     find("plane").addEventListener("change", () => {
       viewer.setSliceType(axisType(find("plane").value));
+      draw();
       viewer.createOnLocationChange();
     });
     chips.forEach((chip) => chip.addEventListener("click", () => {
       chip.setAttribute("aria-pressed", String(chip.getAttribute("aria-pressed") === "false"));
       paint();
     }));
-    // Handle keys here and stop them: the viewer has many hidden ones of its own.
-    section.addEventListener("keydown", (event) => {
+    find("outlines").addEventListener("change", draw);
+    find("crosshair").addEventListener("change", () => viewer.setCrosshairWidth(find("crosshair").checked ? 0.4 : 0));
+
+    const switches = { o: "outlines", x: "crosshair" };
+    // Keys work on the whole page, but in controls only those that the control itself does not use.
+    function isMeant(event) {
+      const { top, bottom } = section.getBoundingClientRect();
+      const inView = bottom > 0 && top < window.innerHeight;
+      return event.target === canvas || (inView && !event.target.closest("input, select, textarea, summary, button, a"));
+    }
+    document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const step = { ArrowUp: 1, PageUp: 1, ArrowDown: -1, PageDown: -1 }[event.key];
+      const step = { ArrowUp: 1, ArrowRight: 1, PageUp: 1, ArrowDown: -1, ArrowLeft: -1, PageDown: -1 }[event.key];
       const choice = /^\d$/.test(event.key) ? choices[Number(event.key)] : undefined;
       if (choice) {
         choice.checked = true;
-        paint();
-      } else if (step && event.target === canvas) {
+        draw();
+      } else if (switches[event.key.toLowerCase()]) {
+        find(switches[event.key.toLowerCase()]).click();
+      } else if (step && isMeant(event)) {
         toSlice(Number(find("slice").value) + step);
       } else {
+        // The viewer has many hidden keys of its own.
         if (event.target === canvas && event.key !== "Tab") event.stopPropagation();
         return;
       }
@@ -137,6 +170,26 @@
       event.stopPropagation();
     }, true);
   }
+
+  // The list of scans gives a page its place in the list: the list itself, and the pages before and after.
+  function showNeighbours() {
+    let list = {};
+    try { list = JSON.parse(decodeURIComponent(location.hash.slice(1) || "{}")); } catch { return; }
+    const pages = Array.isArray(list.pages) ? list.pages : [];
+    const here = Number(list.at);
+    const targets = { back: [list.index, ""], previous: [pages[here - 1], here - 1], next: [pages[here + 1], here + 1] };
+    for (const [id, [href, at]] of Object.entries(targets)) {
+      find(id).hidden = true;
+      // Only pages in the folder of this one, or of its list.
+      if (typeof href !== "string" || !/^(\.\.\/)*[^:\\]+\.html$/.test(href) || href.startsWith("/")) continue;
+      const link = find(id);
+      link.href = id === "back" ? href : `${href}#${encodeURIComponent(JSON.stringify({ ...list, at }))}`;
+      link.hidden = false;
+    }
+    find("neighbours").hidden = [...find("neighbours").children].every((link) => link.hidden);
+  }
+  showNeighbours();
+  window.addEventListener("hashchange", showNeighbours);
 
   if (!window.DecompressionStream) return giveUp("This browser is too old for the viewer.");
   section.hidden = false;
@@ -147,7 +200,10 @@
   stills.classList.add("standby");
   // Let the browser draw the text before the viewer starts.
   requestAnimationFrame(() => setTimeout(() => start().then(
-    () => { root.dataset.viewer = "ready"; },
+    () => {
+      if (document.activeElement === document.body) canvas.focus({ preventScroll: true });
+      root.dataset.viewer = "ready";
+    },
     (error) => giveUp(`The viewer could not be started (${error.message || error}).`),
   )));
 })();
