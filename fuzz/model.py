@@ -15,12 +15,12 @@ import scantune
 from fuzz.base import ACCEPTED, Kind, chance, refused, require, some
 from fuzz.mutations import damaged
 from scantune import AdaptableNetwork, FieldOfExperts, Model
+from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError
 from scantune.experts import PatchSettings
 from scantune.model.describe import describe_model
 from scantune.prior.calibration import Calibration
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Preprocessing
 
 SHAPE = {"classes": 3, "channels": 1, "dimensions": 2, "width": 2}
 VALUES: tuple[Any, ...] = (
@@ -89,7 +89,7 @@ def toy(density: str = "gaussian", prior: bool = True) -> Model:
     return Model(
         network=network,
         labels={"disc": 1, "ring": 2},
-        preprocessing=Preprocessing(size=(16, 16), spacing=1.0),
+        backend=Preprocessing(size=(16, 16), spacing=1.0),
         architecture={"kind": "unet", **SHAPE},
         prior=fitted,
         provenance={"command": "scantune train x", "train": {"seed": 3, "learning_rate": 1e-3}},

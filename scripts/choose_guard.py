@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     for index, seed, centre in jobs[part::parts]:
         model = scantune.load(Path(arguments.models) / f"strong-{seed}.safetensors")
         cases = COHORT.cases(centre, "test", seed=PEOPLE, anatomy=atlas, count=index + 1, device=device)
-        prepared = model.preprocessing.apply(list(cases)[index])
+        prepared = model.backend.prepare(list(cases)[index])
         padding = None if prepared.padding is None else prepared.padding.to(device)
         volume, reference = Volume(prepared.volume.to(device), padding), prepared.reference.to(device)
         for method, steps in VARIANTS.items():

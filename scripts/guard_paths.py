@@ -30,11 +30,11 @@ from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.prediction import predict
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.solvers import LBFGS, Adam
+from scantune.backends.slices import PreparedSlices
 from scantune.methods import METHODS, FoECNN, ModelParts
 from scantune.networks import set_memory_layout
 from scantune.prior.perturbations import PERTURBATIONS
 from scantune.scans.io import read_labels, read_scan
-from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 from scantune.simulate import COHORTS
 
@@ -104,7 +104,7 @@ class Looker:
         }
 
 
-def thinned(prepared: Prepared, most: int) -> tuple[Volume, Tensor]:
+def thinned(prepared: PreparedSlices, most: int) -> tuple[Volume, Tensor]:
     """At most so many slices, evenly spaced, and their reference; 0 for all."""
     assert prepared.reference is not None
     number = len(prepared.volume)
@@ -180,7 +180,7 @@ def main(arguments: argparse.Namespace) -> None:
             if (case.name, run) in done:
                 continue
             if scan is None:
-                scan, reference = thinned(model.preprocessing.apply(case), arguments.slices)
+                scan, reference = thinned(model.backend.prepare(case), arguments.slices)
                 scan, reference = scan.to(device), reference.to(device)
             before = predict(model.network, scan, model.task, model.prior)
             row = {"cohort": arguments.cohort, "site": case.site, "subject": case.name, "run": run}

@@ -18,9 +18,9 @@ from torch import Tensor
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, Model
+from scantune.backends.slices import Preprocessing
 from scantune.experts import PatchSettings
 from scantune.networks import Denoiser, registration_network
-from scantune.scans.preprocess import Preprocessing
 from scantune.tasks import Registration, Segmentation
 from scantune.training.autoencoders import UNET_LAYERS, new_autoencoders
 

@@ -147,7 +147,7 @@ def facts(result: scantune.Result) -> dict[str, Any]:
 def _unregistered(models: Path, case: Case) -> np.ndarray[Any, Any]:
     """The atlas as it is, on the scan's own grid."""
     model = scantune.load(Path(models) / "strong.safetensors")
-    prepared = model.preprocessing.apply(case)
+    prepared = model.backend.prepare(case)
     atlas = model.network.get_submodule("task.atlas")
     return prepared.to_native(atlas(prepared.volume[:, 1, 0, 0], prepared.volume.shape[2:])[1])
 
@@ -169,7 +169,7 @@ def real(arguments: argparse.Namespace) -> None:
         for path in sorted(arguments.data.glob("*_T1w.nii.gz"))[: arguments.people]:
             subject = path.name.removesuffix("_T1w.nii.gz")
             scan, tissue = read_scan(path), read_labels(path.with_name(f"{subject}_tissue.nii.gz")).labels
-            slab = model.preprocessing.apply(scan).slab
+            slab = model.backend.prepare(scan).slab
             assert slab is not None
             case = replace(scan, subject=subject, reference=np.where(tissue >= 2, tissue - 1, 0))
             case = thinned(case, slab.first, slab.count)

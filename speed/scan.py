@@ -30,8 +30,8 @@ STAGES = {
     "scantune.adaptation.scan_run:ScanRun.adapt": SCAN,
     "scantune.scans.data_files:content_hash": "hash of the scan's file",
     "scantune.adaptation.input:read_scan": "reading",
-    "scantune.scans.preprocess:Preprocessing.apply": "preprocessing",
-    "scantune.scans.preprocess:remove_bias": "bias field (N4)",
+    "scantune.backends.slices:Preprocessing.prepare": "preprocessing",
+    "scantune.backends.slices:remove_bias": "bias field (N4)",
     "scantune.adaptation.adapt:_source": "copy of the network",
     "scantune.adaptation.adapt:predict": "predictions with energies, before and after",
     "scantune.adaptation.adapt:optimise": "set-up and choice of steps",
@@ -40,7 +40,7 @@ STAGES = {
     "scantune.adaptation.gradients:ReplayedGradients.__call__": "steps",
     "scantune.adaptation.sampling:WholeVolume.objective": "steps",
     "scantune.adaptation.guard.stability:PerturbedSlices.labels": "looks of the guard",
-    "scantune.scans.preprocess:Prepared.to_native": "resampling back",
+    "scantune.backends.slices:PreparedSlices.to_native": "resampling back",
     "scantune.scans.io:write_nifti": "writing segmentations",
     "scantune.adaptation.output_folder:OutputFolder.note": "manifest",
     "scantune.pages:write_case": "page",
@@ -140,7 +140,7 @@ def model_file(folder: Path, size: int, n4: bool) -> Path:
     from scantune.model.model import load
 
     model, path = load("brain"), folder / "brain.safetensors"
-    replace(model, preprocessing=replace(model.preprocessing, size=(size, size), n4=n4)).save(path)
+    replace(model, backend=replace(model.backend, size=(size, size), n4=n4)).save(path)
     return path
 
 

@@ -67,7 +67,7 @@ class Ground:
     def scan(self, centre: str, slices: int, size: int, start: int = 0) -> tuple[Tensor, Tensor]:
         """A simulated scan `(slices, 1, size, size)` and its labels `(slices, size, size)`."""
         case = next(self.cohort.cases(centre, "test", start=start, count=start + 1, slices=min(slices, 16)))
-        prepared = self.model.preprocessing.apply(case)
+        prepared = self.model.backend.prepare(case)
         assert prepared.reference is not None
         images = F.interpolate(prepared.volume, size=(size, size), mode="bilinear")
         labels = F.interpolate(prepared.reference[:, None].float(), size=(size, size)).long()[:, 0]

@@ -49,7 +49,7 @@ def runs(arguments: argparse.Namespace, centre: str, person: int) -> Iterator[Ru
         slices=arguments.slices,
         device=device,
     )
-    prepared = model.preprocessing.apply(next(cases))
+    prepared = model.backend.prepare(next(cases))
     images, labels = prepared.volume, prepared.reference
     assert labels is not None
     tick = time.perf_counter if device.type == "cuda" else time.process_time

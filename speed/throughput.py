@@ -99,7 +99,7 @@ def training(on: Ground) -> Iterator[Row]:
             with plain_steps():
                 yield f"training, batch {what}, {precision}, plain steps", pace(on, work)
         yield f"training, batch {what}, {precision}", pace(on, work)
-    case = on.model.preprocessing.apply(next(on.cohort.cases("source-3T-mprage", "test", count=1, slices=1)))
+    case = on.model.backend.prepare(next(on.cohort.cases("source-3T-mprage", "test", count=1, slices=1)))
     cases = [replace(case, volume=images, padding=None, reference=labels)]
     for method, more in (("ae", {}), ("dae", {"corruptions": 1})):
         chosen = {**stretch(on), "precision": "bfloat16", **more}

@@ -12,12 +12,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels are tried out by Triton's interpreter; set before it is imported
 
 from scantune import AdaptableNetwork, FieldOfExperts
+from scantune.backends.slices import Preprocessing
 from scantune.cohorts.write import write_cohort
 from scantune.experts import PatchSettings
 from scantune.methods.ae import AutoencoderInputs
 from scantune.model.model import Model
 from scantune.networks import Autoencoders, Denoiser, Helper, registration_network
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Registration, Segmentation, Task, soft_dice_loss
 from scantune.training.autoencoders import (

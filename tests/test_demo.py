@@ -14,13 +14,13 @@ from scantune import AdaptableNetwork, FieldOfExperts, Model
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.scan_guard import ScanGuard
 from scantune.adaptation.scan_run import ScanObserver
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
 from scantune.demo import demo
 from scantune.errors import InputError
 from scantune.evaluation.evaluate import EVALUATION_COLUMNS
 from scantune.scans.case import LabelMap
 from scantune.scans.io import write_image, write_labels
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, label_maps
 from scantune.training.registration import RegistrationNetworkSettings, RegistrationSettings, new_registration
 
@@ -45,7 +45,7 @@ def model(anatomy):
     network = AdaptableNetwork.default(**SHAPE).eval()
     preprocessing = Preprocessing(size=(52, 44), spacing=4.0, content="nonzero")
     cases = BRAIN.cases(BRAIN.source, "train", anatomy=anatomy, count=2, slices=3)
-    prior = FieldOfExperts.fit(network, [preprocessing.apply(case).volume for case in cases])
+    prior = FieldOfExperts.fit(network, [preprocessing.prepare(case).volume for case in cases])
     return Model(network, dict(BRAIN.labels), preprocessing, {"kind": "unet", **SHAPE}, prior=prior, name="toy")
 
 
@@ -208,7 +208,7 @@ def test_a_registration_model_is_shown_on_the_cohort_for_registration(anatomy, t
     task = RegistrationSettings(atlas=str(tmp_path / "atlas.nii.gz"), atlas_labels=str(tmp_path / "labels.nii.gz"))
     preprocessing = Preprocessing(size=(48, 40), spacing=4.0, content="nonzero", slab=(40.0, 60.0))
     model = new_registration(task, RegistrationNetworkSettings(3, width=2), dict(cohort.labels), preprocessing)
-    volume = preprocessing.apply(atlas).volume
+    volume = preprocessing.prepare(atlas).volume
     model = dataclasses.replace(model, prior=FieldOfExperts.fit(model.network, [volume], task=model.task))
     _, showing = demo(model, tmp_path / "out", centres=["AS"], steps=1, slices=3, anatomy=anatomy)
     assert showing.centre == "AS"

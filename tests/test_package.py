@@ -83,7 +83,7 @@ def test_the_wheel_and_its_dependencies_work_in_an_empty_environment(tmp_path):
 CORE = (
     *("networks", "experts", "densities", "methods", "simulate", "tasks", "prior.field_of_experts"),
     *("adaptation.adapt", "adaptation.guard.base", "training.segmentation", "training.fit", "training.augment"),
-    *("model.model", "evaluation.metrics", "scans.preprocess"),
+    *("model.model", "evaluation.metrics", "backends.slices"),
 )
 BLOCKED = (
     *("monai", "nibabel", "SimpleITK", "nilearn", "sklearn", "scipy", "tyro", "rich", "matplotlib"),
@@ -108,7 +108,7 @@ volumes = [torch.rand(2, 1, 32, 32) for _ in range(3)]
 model = scantune.Model(
     network,
     {{"a": 1, "b": 2}},
-    import_module("scantune.scans.preprocess").Preprocessing(size=(32, 32)),
+    import_module("scantune.backends.slices").Preprocessing(size=(32, 32)),
     {{"kind": "unet", "classes": 3, "width": 2}},
     prior=scantune.FieldOfExperts.fit(network, volumes),
 )

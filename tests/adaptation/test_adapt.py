@@ -11,9 +11,9 @@ from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.guard.stability import StabilityGuard
 from scantune.adaptation.scan_guard import ScanGuard
+from scantune.backends.slices import PreparedSlices, Preprocessing
 from scantune.methods import OutputCache
 from scantune.prior.calibration import EnergyLevels
-from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Volume
 from tests.conftest import TOY_PATCHES, dice, toy_scan, train_toy
 
@@ -23,7 +23,7 @@ def model(toy):
     return Model(
         network=toy.network,
         labels={"rim": 1, "core": 2},
-        preprocessing=Preprocessing(size=(48, 48)),
+        backend=Preprocessing(size=(48, 48)),
         architecture={"kind": "unet", "classes": 3, "width": 8},
         prior=toy.prior,
     )
@@ -130,8 +130,8 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
 @pytest.mark.parametrize(("action", "times"), [("adapted", 2), ("unsolved", 1)])
 def test_a_prediction_is_resampled_once_however_often_it_is_asked_for(model, monkeypatch, tmp_path, action, times):
     resampled = []
-    to_native = Prepared.to_native
-    monkeypatch.setattr(Prepared, "to_native", lambda *args: resampled.append(args) or to_native(*args))
+    to_native = PreparedSlices.to_native
+    monkeypatch.setattr(PreparedSlices, "to_native", lambda *args: resampled.append(args) or to_native(*args))
     monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: Decision(action, "so it is."))
     result = scantune.adapt(model, as_case(104), steps=1)
     result.save(tmp_path)

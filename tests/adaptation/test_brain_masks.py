@@ -11,12 +11,12 @@ import torch
 import scantune
 from scantune import AdaptableNetwork, InputError, Model
 from scantune.adaptation.batch import masks_of
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
 from scantune.config.recipe import recipe_from_tables
 from scantune.datasets import DATASETS
 from scantune.errors import ScanError
 from scantune.scans.io import read_scan
-from scantune.scans.preprocess import Preprocessing
 from scantune.training.plan import TrainingPlan
 from scantune.training.sources import DataSetSource
 from scantune.training.train import train_model

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from scantune import AdaptableNetwork, Case, FieldOfExperts, Model, adapt
 from scantune.adaptation.figure import case_figure, pixel_aspect, plot_trace
 from scantune.adaptation.guard.base import Decision
+from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError
 from scantune.plots.colours import ERROR_COLOUR, STRUCTURE_COLOURS, structure_colours
 from scantune.plots.files import save_figure
-from scantune.scans.preprocess import Preprocessing
 
 LABELS = {"background": 0, "disc": 1, "ring": 2}
 SHAPE = {"classes": 3, "channels": 1, "dimensions": 2, "width": 2}
@@ -118,16 +118,16 @@ def test_the_slice_lies_as_radiologists_look_at_it(figure):
 )
 def test_the_sides_are_told_in_every_plane_and_axis_order(model, plane, letters):
     turned = np.array([[0.0, -1, 0, 0], [0, 0, 2, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
-    other = dataclasses.replace(model, preprocessing=Preprocessing(plane=plane, size=(32, 32)))
+    other = dataclasses.replace(model, backend=Preprocessing(plane=plane, size=(32, 32)))
     result = adapt(other, scan(affine=turned), method="source", device="cpu")
     assert [text.get_text() for text in case_figure(result, title="").axes[0].texts] == letters
 
 
 def test_pixels_keep_their_physical_shape(model):
     affine = np.diag([1.5, 1.0, 4.0, 1.0])
-    own = dataclasses.replace(model, preprocessing=Preprocessing(plane="coronal", size=(32, 32)))
+    own = dataclasses.replace(model, backend=Preprocessing(plane="coronal", size=(32, 32)))
     assert pixel_aspect(adapt(own, scan(affine=affine), method="source", device="cpu")) == pytest.approx(4 / 1.5)
-    even = dataclasses.replace(model, preprocessing=Preprocessing(size=(32, 32), spacing=1.0))
+    even = dataclasses.replace(model, backend=Preprocessing(size=(32, 32), spacing=1.0))
     result = adapt(even, scan(affine=affine), method="source", device="cpu")
     assert pixel_aspect(result) == pytest.approx(1.0)
     assert case_figure(result, title="").axes[0].get_aspect() == pytest.approx(1.0)

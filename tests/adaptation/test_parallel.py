@@ -15,9 +15,9 @@ from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.parallel import side_by_side
 from scantune.adaptation.scan_run import ScanObserver
 from scantune.adaptation.settings import AdaptSettings
+from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError
 from scantune.scans.manifest import read_manifest
-from scantune.scans.preprocess import Preprocessing
 from tests.adaptation.test_adapt import as_case
 from tests.toy_run import ToyRun
 

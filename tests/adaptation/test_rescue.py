@@ -107,7 +107,7 @@ def test_readings_that_did_not_choose_a_stage_can_refuse_it(home):
 def calibrated(toy):
     """The toy prior, with readings of eight held-out scans."""
     scans = [toy_scan(seed) for seed in range(100, 108)]
-    held_out = [HomeScan(Volume(images), labels) for images, labels in scans]
+    held_out = [HomeScan(Volume(images, reference=labels)) for images, labels in scans]
     prior = toy.prior.calibrated(toy.network, [(images, None) for images, _ in scans])
     readings = read_home(toy.network, held_out, Segmentation(), 2)
     return replace(prior, calibration=replace(prior.calibration, home=readings))

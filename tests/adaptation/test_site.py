@@ -8,8 +8,8 @@ import torch
 
 import scantune
 from scantune import InputError, Model, Site
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
-from scantune.scans.preprocess import Preprocessing
 from tests.conftest import dice, toy_scan
 
 ARCHITECTURE = {"kind": "unet", "classes": 3, "width": 8}

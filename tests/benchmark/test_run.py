@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 import scantune
+from scantune.backends.slices import Preprocessing
 from scantune.benchmark.engines.base import Engine, EngineSettings, JobOutcome, run_job
 from scantune.benchmark.expand import Selection, expand
 from scantune.benchmark.experiment import Experiment
@@ -29,7 +30,6 @@ from scantune.evaluation.rows import MEASURED_COLUMNS, ROWS_FILE, read_rows
 from scantune.runtime.version import installed_version
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels
-from scantune.scans.preprocess import Preprocessing
 from tests.toy_experiment import write_experiment
 
 
@@ -296,7 +296,7 @@ def test_what_lies_beyond_a_slab_is_not_scored():
     whole = Preprocessing(size=(24, 24))
     assert restrict_to_slab(case, whole) is case
     slab = replace(whole, slab=(6.0, 8.0))
-    first, count = (slab.apply(case).slab.first, slab.apply(case).slab.count)
+    first, count = (slab.prepare(case).slab.first, slab.prepare(case).slab.count)
     reference = restrict_to_slab(case, slab).reference
     inside = slice(first, first + count)
     assert count == 6 and np.array_equal(reference[..., inside], case.reference[..., inside])

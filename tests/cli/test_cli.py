@@ -18,6 +18,7 @@ from rich.table import Table
 
 from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
 from scantune.adaptation.scan_run import Outcome
+from scantune.backends.slices import Preprocessing
 from scantune.cli.adapt import BY_TASK, Adapt, Display, expected_seconds, outcome_table
 from scantune.cli.console import console, duration, say
 from scantune.cli.evaluate import parse_labels
@@ -25,7 +26,6 @@ from scantune.cli.exits import complain
 from scantune.cli.main import COMMANDS, main
 from scantune.errors import InputError
 from scantune.methods import METHODS
-from scantune.scans.preprocess import Preprocessing
 from scantune.tasks import TASKS
 
 AFFINE = np.array([[0.0, 1.5, 0.0, -9.0], [-1.5, 0.0, 0.0, 4.0], [0.0, 0.0, 4.0, 2.0], [0.0, 0.0, 0.0, 1.0]])
@@ -54,7 +54,7 @@ def model(tmp_path_factory):
     toy = Model(
         network=network,
         labels={"background": 0, "disc": 1, "ring": 2},
-        preprocessing=Preprocessing(size=(32, 32)),
+        backend=Preprocessing(size=(32, 32)),
         architecture={"kind": "unet", **shape},
         prior=FieldOfExperts.fit(network, volumes),
     )

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from scantune.backends.slices import Preprocessing
 from scantune.cohorts.recipe import bundled_preprocessing, suggested_preprocessing
 from scantune.config.recipe import read_recipe
 from scantune.errors import InputError
-from scantune.scans.preprocess import Preprocessing
 from scantune.training.sources import FileSource
 from tests.toy_cohort import noisy_box
 
@@ -16,7 +16,8 @@ CPU = torch.device("cpu")
 def test_the_recipes_size_holds_the_scan():
     suggested = suggested_preprocessing(noisy_box((50, 61, 2), (0.7, 0.7, 3.0)))
     assert suggested == {"plane": "axial", "size": [64, 56], "spacing": 0.7, "content": "all"}
-    prepared = Preprocessing(size=tuple(suggested["size"]), spacing=0.7).apply(noisy_box((50, 61, 2), (0.7, 0.7, 3.0)))
+    scan = noisy_box((50, 61, 2), (0.7, 0.7, 3.0))
+    prepared = Preprocessing(size=tuple(suggested["size"]), spacing=0.7).prepare(scan)
     assert int((prepared.reference > 0).sum()) == int((noisy_box((50, 61, 2)).reference > 0).sum())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import scantune
 from scantune.cli.main import main
 from scantune.config.recipe import read_recipe
 from scantune.datasets import DATASETS
@@ -104,6 +105,15 @@ def test_every_layouts_command_and_recipe_run(layout, tmp_path, monkeypatch, cap
     assert Path("prepared").exists() == ("cache" in recipe)
 
 
+def test_a_folder_whose_layout_is_known_needs_no_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    WRITERS["nnunet"]()
+    root = block("console", SECTIONS["`nnunet`"]).split()[2]
+    plan = TrainingPlan.of_data(root, {"background": 0, "rim": 1, "core": 2})
+    assert plan.source.names() == {"rim": 1, "core": 2}
+    assert len(plan.source.entries("train")) > len(plan.source.entries("validation")) > 0
+
+
 def test_a_network_is_trained_on_a_data_set(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     bids()
@@ -112,7 +122,12 @@ def test_a_network_is_trained_on_a_data_set(tmp_path, monkeypatch, capsys):
     Path("anywhere.toml").write_text(Path("r.toml").read_text(encoding="utf-8").replace('root = "study"\n', ""))
     assert main(["train", "anywhere.toml", "--root", "study", "--out", "m.safetensors"]) == 0
     assert len(list(Path("kept").iterdir())) == 3
+    weights = Path("m.safetensors").read_bytes()
+    assert main(["fit", "m.safetensors", "--data", "r.toml", "--out", "prior.safetensors"]) == 0
+    assert Path("m.safetensors").read_bytes() == weights
     assert main(["fit", "m.safetensors", "--data", "anywhere.toml", "--root", "study"]) == 0
+    alone, within = scantune.FieldOfExperts.load("prior.safetensors"), scantune.load("m.safetensors").prior
+    assert alone.record() == within.record()
     assert len(list(Path("kept").iterdir())) == 3
     assert "GM" in capsys.readouterr().out
     Path("study/sub-0/anat/sub-0_T2starw.nii.gz").write_text("spoilt")

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import scantune
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
 from scantune.prior.readings import HomeScan, read_home
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from tests.conftest import SEGMENTATION, TOY_PATCHES, toy_scan
 from tests.toy_labels import LOCAL
@@ -144,14 +144,14 @@ def models(toy):
         return scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES, density=density)
 
     prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
-    held_out = [HomeScan(Volume(images), labels) for images, labels in map(toy_scan, range(3, 6))]
+    held_out = [HomeScan(Volume(images, reference=labels)) for images, labels in map(toy_scan, range(3, 6))]
     home = replace(read_home(toy.network, held_out, SEGMENTATION, 2), local=LOCAL)
     prior = replace(prior, calibration=replace(prior.calibration, home=home))
     return [
         scantune.Model(
             network=toy.network,
             labels={"rim": 1, "core": 2},
-            preprocessing=Preprocessing(size=(48, 48)),
+            backend=Preprocessing(size=(48, 48)),
             architecture={"kind": "unet", "classes": 3, "width": 8},
             prior=form,
             helpers=toy.helpers if form is prior else {},

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS, SEQUENCES, TISSUES, Protocol, label_maps
 from scantune.simulate.coils import COILS
 from scantune.training.sources import FileSource

@@ -12,13 +12,13 @@ import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.adaptation.guard.stability import StabilityGuard
 from scantune.adaptation.sampling import RandomSlices, WholeVolume
+from scantune.backends.slices import PreparedSlices, Preprocessing
 from scantune.methods import AE, ModelParts
 from scantune.methods.ae import VARIANTS, AutoencoderInputs, mean_errors, pull_to_identity, squared_errors
 from scantune.model.model import Model
 from scantune.networks import AdaptedNetwork, Autoencoder, Autoencoders, FeatureAdaptor, ImageAdaptor, insert_adaptors
 from scantune.networks.adaptors import squared_spectral_norm
 from scantune.scans.grid import Orientation, SliceGrid
-from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Segmentation
 from scantune.training.autoencoders import UNET_LAYERS, AutoencoderSettings, AutoencoderTraining, new_autoencoders
@@ -35,13 +35,13 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def prepared(seed: int, size: int = 24, padded: int = 0) -> Prepared:
+def prepared(seed: int, size: int = 24, padded: int = 0) -> PreparedSlices:
     image, labels = toy_scan(seed, slices=3, size=size)
     padding = torch.zeros_like(image, dtype=torch.bool)
     padding[..., :padded] = True
     grid = SliceGrid((size, size), (size, size), (0, 0), (size, size))
     orientation = Orientation.closest(np.eye(4), "axial")
-    return Prepared(image, padding if padded else None, labels, (0.0, 1.0), orientation, grid, 1.0)
+    return PreparedSlices(image, padding if padded else None, labels, (0.0, 1.0), orientation, grid, 1.0)
 
 
 def toy_model() -> Model:

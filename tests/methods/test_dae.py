@@ -12,12 +12,12 @@ from torch import nn
 import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.adaptation.sampling import WholeVolume
+from scantune.backends.slices import PreparedSlices, Preprocessing
 from scantune.methods import DAE, ModelParts
 from scantune.methods.dae import exclusive_probabilities
 from scantune.model.model import Model
 from scantune.networks import HELPERS, Denoiser
 from scantune.scans.grid import Orientation, SliceGrid
-from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from scantune.training.augment import Augmentation
@@ -41,11 +41,11 @@ def probabilities(slices: int, size: tuple[int, int] = (9, 14), classes: int = 3
     return torch.randn(slices, classes, *size, generator=generator).softmax(1)
 
 
-def prepared(seed: int, slices: int = 8, size: int = 24, distance: float | None = 1.0) -> Prepared:
+def prepared(seed: int, slices: int = 8, size: int = 24, distance: float | None = 1.0) -> PreparedSlices:
     """A toy case whose slices are all alike."""
     image, labels = (part.repeat_interleave(slices, 0) for part in toy_scan(seed, slices=1, size=size))
     grid = SliceGrid((size, size), (size, size), (0, 0), (size, size))
-    return Prepared(image, None, labels, (0.0, 1.0), Orientation.closest(np.eye(4), "axial"), grid, distance)
+    return PreparedSlices(image, None, labels, (0.0, 1.0), Orientation.closest(np.eye(4), "axial"), grid, distance)
 
 
 def toy_model(network: nn.Module | None = None) -> Model:

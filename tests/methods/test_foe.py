@@ -12,13 +12,13 @@ from scantune import FieldOfExperts, InputError
 from scantune.adaptation.loop import Schedule, optimise
 from scantune.adaptation.sampling import WholeVolume
 from scantune.adaptation.solvers import Solver
+from scantune.backends.slices import Preprocessing
 from scantune.config.settings import PriorSettings
 from scantune.densities import DENSITIES, DIVERGENCES
 from scantune.methods import METHODS, ModelParts
 from scantune.methods.expert_statistics import alike, objective_and_gradient
 from scantune.methods.foe import FoEOptions
 from scantune.networks import GateAfterNormalizer, HalfPrecision, SinglePrecision
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from scantune.training.fit import fit_prior

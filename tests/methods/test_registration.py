@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import scantune
 from scantune import FieldOfExperts, InputError
+from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
 from scantune.config.recipe import Recipe
 from scantune.config.settings import TrainSettings
@@ -33,7 +34,6 @@ from scantune.networks.registration import AtlasSlices
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels, write_image, write_labels
 from scantune.scans.manifest import OUTPUT_ENDINGS
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS
 from scantune.tasks import Registration
 from scantune.training.augment import elastic_displacement
@@ -425,7 +425,7 @@ class TestBundled:
         case = next(cohort.cases(cohort.source, "validation", count=1))
         case = replace(case, image=case.image[:, :, 2::12], reference=case.reference[:, :, 2::12], header=None)
         case = replace(case, affine=case.affine @ np.diag([1.0, 1.0, 12.0, 1.0]))
-        prepared = model.preprocessing.apply(case)
+        prepared = model.backend.prepare(case)
         plain = model.network.task.atlas(prepared.volume[:, 1, 0, 0], prepared.volume.shape[2:])[1]
         found = scantune.adapt(model, case, method="source").prediction
         scores = [
@@ -437,7 +437,7 @@ class TestBundled:
 
 class TestSlab:
     def test_a_tall_scan_is_cut_below_its_top_and_a_thin_one_about_its_middle(self):
-        tall = PREPROCESSING.apply(head())
+        tall = PREPROCESSING.prepare(head())
         top = np.flatnonzero((head().image != 0).any((0, 1)))[-1] + 0.5
         heights = tall.volume[:, 1, 0, 0]
         numbers = tall.slab.first + np.arange(len(heights))
@@ -446,10 +446,10 @@ class TestSlab:
         assert heights.abs().max() <= 8
         thin = head()
         thin = Case("thin", thin.image[:, :, 10:20], thin.affine, thin.reference[:, :, 10:20])
-        assert PREPROCESSING.apply(thin).volume[:, 1, 0, 0].tolist() == [-7, -5, -3, -1, 1, 3, 5, 7]
+        assert PREPROCESSING.prepare(thin).volume[:, 1, 0, 0].tolist() == [-7, -5, -3, -1, 1, 3, 5, 7]
 
     def test_labels_beyond_the_slab_are_background(self):
-        prepared = PREPROCESSING.apply(head())
+        prepared = PREPROCESSING.prepare(head())
         ones = torch.zeros(len(prepared.volume), 2, 48, 40)
         ones[:, 1] = 1
         native = prepared.to_native(ones)
@@ -460,7 +460,7 @@ class TestSlab:
     def test_pictures_know_their_place_in_space(self):
         """A reference seen at the places that the pictures claim is the prepared reference."""
         case = head()
-        prepared = PREPROCESSING.apply(case)
+        prepared = PREPROCESSING.prepare(case)
         matrix = np.linalg.inv(case.affine) @ prepared.to_world(case)
         for slice_, row, column in ((0, 24, 20), (3, 20, 12), (7, 30, 25)):
             x, y, z = np.round(matrix @ [slice_, row, column, 1]).astype(int)[:3]

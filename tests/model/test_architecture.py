@@ -13,13 +13,13 @@ from scantune.adaptation.batch import choose_workers
 from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.scan_run import ScanObserver, ScanRun
 from scantune.adaptation.settings import AdaptSettings
+from scantune.backends.slices import Preprocessing
 from scantune.benchmark.expand import expand
 from scantune.benchmark.experiment import Experiment
 from scantune.benchmark.jobs import GivenModel
 from scantune.cli.main import main
 from scantune.model.architecture import Architecture, architecture_from_words
 from scantune.model.source import ModelSource
-from scantune.scans.preprocess import Preprocessing
 from tests.cli.test_cli import error_line, picture, write
 from tests.toy_experiment import write_experiment
 

@@ -9,10 +9,10 @@ from torch import nn
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, InputError, Model
+from scantune.backends.slices import Preprocessing
 from scantune.model.describe import describe_model
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Preprocessing
 from tests.conftest import toy_scan
 
 
@@ -21,7 +21,7 @@ def model(toy):
     return Model(
         network=toy.network,
         labels={"rim": 1, "core": 2},
-        preprocessing=Preprocessing(size=(48, 48), spacing=1.5),
+        backend=Preprocessing(size=(48, 48), spacing=1.5),
         architecture={"kind": "unet", "classes": 3, "width": 8},
         prior=toy.prior,
         provenance={"seed": 0},

@@ -8,9 +8,9 @@ import torch
 
 import scantune
 from scantune import FieldOfExperts, InputError, Model
+from scantune.backends.slices import Preprocessing
 from scantune.model.architecture import Architecture
 from scantune.networks.monai_networks import MONAI_NETWORKS, monai_defaults, monai_network
-from scantune.scans.preprocess import Preprocessing
 from scantune.tasks.base import main_output
 
 USUAL = {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from scantune.backends.slices import Preprocessing
 from scantune.datasets.layered_entry import LabelLayer, LayeredEntry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
-from scantune.scans.preprocess import Preprocessing
 from scantune.training import cache as casecache
 from scantune.training.cache import case_key, prepared_cases
 from tests.datasets.test_datasets import ODD, image, labels
@@ -50,7 +50,7 @@ def test_kept_cases_are_those_that_would_be_made(entries, tmp_path, preprocessin
     for _ in range(2):  # made, then read
         for entry, (name, kept) in zip(entries, prepared_cases(entries, preprocessing, tmp_path / "kept"), strict=True):
             assert name == entry.name
-            equal(kept, preprocessing.apply(entry.read()))
+            equal(kept, preprocessing.prepare(entry.read()))
     assert len(list((tmp_path / "kept").iterdir())) == 4
 
 
@@ -67,7 +67,7 @@ def test_what_is_kept_is_not_prepared_again_wherever_the_files_are(entries, tmp_
         for entry in entries
     ]
     os.utime(moved[0].image, (1, 1))
-    monkeypatch.setattr(Preprocessing, "apply", None)
+    monkeypatch.setattr(Preprocessing, "prepare", None)
     assert [name for name, _ in prepared_cases(moved, SMALL, tmp_path / "kept")] == list("abcd")
 
 
@@ -78,8 +78,8 @@ def test_a_run_that_was_stopped_goes_on(entries, tmp_path, monkeypatch):
     kept = len(list((tmp_path / "kept").iterdir()))
     assert kept < 4
     made = []
-    apply = Preprocessing.apply
-    monkeypatch.setattr(Preprocessing, "apply", lambda self, case: made.append(case.name) or apply(self, case))
+    prepare = Preprocessing.prepare
+    monkeypatch.setattr(Preprocessing, "prepare", lambda self, case: made.append(case.name) or prepare(self, case))
     list(prepared_cases(entries, SMALL, tmp_path / "kept"))
     assert len(made) == 4 - kept
 
@@ -122,9 +122,9 @@ def test_damaged_files_are_made_again(entries, tmp_path, damage):
     else:
         path.write_bytes(spoilt[damage])
     ((_, case),) = prepared_cases(entries[:1], SMALL, tmp_path / "kept")
-    equal(case, SMALL.apply(entries[0].read()))
+    equal(case, SMALL.prepare(entries[0].read()))
     ((_, case),) = prepared_cases(entries[:1], SMALL, tmp_path / "kept")
-    equal(case, SMALL.apply(entries[0].read()))
+    equal(case, SMALL.prepare(entries[0].read()))
 
 
 def test_two_writers_do_not_get_in_each_others_way(entries, tmp_path):
@@ -134,7 +134,7 @@ def test_two_writers_do_not_get_in_each_others_way(entries, tmp_path):
     with ThreadPoolExecutor(4) as threads:
         for cases in threads.map(run, range(4)):
             for entry, case in zip(entries, cases, strict=True):
-                equal(case, SMALL.apply(entry.read()))
+                equal(case, SMALL.prepare(entry.read()))
     assert len(list((tmp_path / "kept").iterdir())) == 4  # nothing temporary is left
 
 
@@ -142,7 +142,7 @@ def test_other_processes_prepare_the_same(entries, tmp_path):
     seen = []
     cases = prepared_cases(entries, SMALL, tmp_path / "kept", workers=2, on_case=lambda *at: seen.append(at))
     for entry, (_, case) in zip(entries, cases, strict=True):
-        equal(case, SMALL.apply(entry.read()))
+        equal(case, SMALL.prepare(entry.read()))
     assert seen == [(0, 4, ""), (1, 4, "a"), (2, 4, "b"), (3, 4, "c"), (4, 4, "d")]
 
 

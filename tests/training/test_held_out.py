@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import COHORTS
 from scantune.training import sources
 from scantune.training.sources import SimulatedSource

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 import scantune
+from scantune.backends.slices import Preprocessing
 from scantune.cli import training_display as trainingdisplay
 from scantune.cli.main import main
 from scantune.config.recipe import Recipe, read_recipe
 from scantune.config.settings import FINE_TUNING, PriorSettings, TrainSettings
 from scantune.errors import InputError
 from scantune.model.model import Model
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate import label_maps
 from scantune.training.fit import fit_model, fit_prior
 from scantune.training.plan import PRECISIONS, NetworkSettings, TrainingPlan
@@ -364,7 +364,7 @@ def test_fine_tuning_beats_the_source_at_another_site(toy, site):
     plan = TrainingPlan.read(read_recipe(site))
     settings = replace(TRAIN, iterations=40, validate_every=20, learning_rate=5e-3)
     tuned = train_model(replace(plan, recipe=replace(plan.recipe, train=settings)), start=model)
-    examples = replace(plan, preprocessing=model.preprocessing).examples("validation")
+    examples = replace(plan, preprocessing=model.backend).examples("validation")
     before, after = (validation_dice(each.network, examples, 3) for each in (model, tuned))
     assert after > before + 0.2
     assert after == pytest.approx(tuned.provenance["validation_dice"], abs=1e-3)
@@ -390,7 +390,7 @@ def test_fine_tuning_starts_at_the_models_weights_with_the_papers_settings(half,
     assert used == replace(FINE_TUNING, iterations=2, learning_rate=rate, device="cpu")
     assert (FINE_TUNING.iterations, FINE_TUNING.learning_rate, FINE_TUNING.batch) == (5000, 1e-4, 16)
     assert FINE_TUNING.augment == "strong"
-    assert model.preprocessing == half[1].preprocessing
+    assert model.backend == half[1].backend
     before, after = weights(start), weights(out)
     for name, tensor in before.items():
         if "running" not in name and "num_batches" not in name:

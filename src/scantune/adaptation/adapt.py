@@ -4,14 +4,13 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.rescue import Rescue
-from scantune.adaptation.input import BrainMask, case_of, skull_remarks, volume_of
+from scantune.adaptation.input import BrainMask, ScanFiles, ScanInput, skull_remarks, volume_of
 from scantune.adaptation.loop import OnStep, Schedule, objective_at, optimise
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.result import Result
@@ -27,7 +26,6 @@ from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.readings import PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation, Task
 
@@ -50,7 +48,7 @@ the guard keeps that or the source prediction.
 
 def adapt(
     network: nn.Module | Model,
-    scan: Tensor | Case | str | Path,
+    scan: Tensor | Case | ScanFiles,
     prior: FieldOfExperts | None = None,
     method: str | type[Method] | None = None,
     preset: Preset = "fast",
@@ -73,8 +71,8 @@ def adapt(
     Args:
         network: A model (from `scantune.load`), or any PyTorch network; it is left untouched. A plain network gets an
             identity-initialised normaliser in front.
-        scan: A path, a `Case`, or a tensor `(slices, channels, *spatial)` that is already as the network expects it.
-            Paths and cases need a model, whose record says how to prepare them.
+        scan: A path, one path per channel, a `Case`, or a tensor `(slices, channels, *spatial)` that is already as the
+            network expects it. Paths and cases need a model, whose backend prepares them.
         prior: The Field of Experts; by default the model's own.
         method: A name of `scantune.methods.METHODS`, or a class of your own; by default the task's own: `foe-cnn-pca`
             for segmentation, `instance` for registration.
@@ -102,14 +100,11 @@ def adapt(
     where = find_device(settings.device)
     if isinstance(settings.method, str):
         find_method(settings.method)  # refuses an unknown name before the scan is read
-    case, prepared, stripped_by = None, None, None
     if isinstance(scan, Tensor):
-        volume = volume_of(scan, mask, brain_mask).to(where)
+        given = ScanInput(volume_of(scan, mask, brain_mask)).to(where)
     else:
-        model = _require_model(network)
-        case, stripped_by = case_of(scan, brain_mask)
-        prepared = model.preprocessing.apply(case)
-        volume = Volume(prepared.volume, prepared.padding, prepared.distance).to(where)
+        given = ScanInput.of_files(scan, _require_model(network), brain_mask).to(where)
+    volume, case = given.volume, given.case
     source, task = source_network(network, volume, where, seed)
     if isinstance(network, Model):
         prior = prior if prior is not None else network.prior
@@ -120,30 +115,31 @@ def adapt(
     runner = settings.make_method(ModelParts(task, prior, helpers or {}))
     schedule = _schedule(runner, settings)
 
-    before = predict(source, volume, task, prior)
-    _require_usable(before, prior)
-    judge = _judge(settings, network, source, volume, before, prior, prepared)
+    seen = predict(source, volume, task, prior)
+    _require_usable(seen, prior)
+    judge = _judge(settings, network, source, given, seen, prior)
     adapted = runner.equip(deepcopy(source), volume)
     adapted.load_state_dict(warm or {}, strict=False)
     working = deepcopy(adapted).requires_grad_(False)
     at_source = not warm and runner.starts_at_source
-    schedule, seen = judge.plan(schedule, runner, volume, settings.steps)
+    schedule, part = judge.plan(schedule, runner, volume, settings.steps)
     rule = judge.stop_rule(working, runner, schedule.steps, at_source)
-    trajectory = optimise(working, runner, seen, schedule, seed, on_step, rule)
+    trajectory = optimise(working, runner, part, schedule, seed, on_step, rule)
     origin = trajectory.start
     if trajectory.trace and not at_source:
         bare = deepcopy(source).requires_grad_(False)
         origin = objective_at(bare, runner, volume, schedule.sampling, seed)
     decision = judge.decide(adapted, trajectory, origin)
 
+    before = given.whole(source, seen)
     after, state = before, {}
     if decision.keeps_adapted and trajectory.state:
         state = trajectory.state if runner.serves_site else {}
-        after = predict(adapted, volume, task, prior)
+        after = given.whole(adapted, predict(adapted, volume, task, prior))
     else:
         adapted = source
     set_memory_layout(adapted, "channels first")
-    remarks = [] if case is None or stripped_by is not None else skull_remarks(_require_model(network), case)
+    remarks = [] if case is None or given.stripped_by is not None else skull_remarks(_require_model(network), case)
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),
@@ -157,21 +153,22 @@ def adapt(
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "remarks": [*remarks, *_coverage_remarks(prior, volume)],
-        **({} if stripped_by is None else {"brain_mask": stripped_by}),
+        **({} if given.stripped_by is None else {"brain_mask": given.stripped_by}),
         "guard": decision.numbers,
     }
     labels = network.labels if isinstance(network, Model) else {}
-    return Result(adapted, before, after, trajectory.trace, decision, case, prepared, labels, facts, state)
+    return Result(
+        adapted, before, after, trajectory.trace, decision, case, given.prepared, labels, facts, state, given.backend
+    )
 
 
 def _judge(
     settings: AdaptSettings,
     network: nn.Module | Model,
     source: AdaptableNetwork,
-    volume: Volume,
+    given: ScanInput,
     before: Prediction,
     prior: FieldOfExperts | None,
-    prepared: Prepared | None,
 ) -> Unguarded | ScanGuard | Rescue:
     """Return what decides on the adaptation: an assessment where the prior knows home scans, else an older guard."""
     if not settings.guard:
@@ -179,10 +176,9 @@ def _judge(
     judges_steps = settings.preset == "fast"
     home = None if prior is None or prior.calibration is None else prior.calibration.home
     if home is None or not judges_steps or before.task.judged_by != "stability":
-        return guard_scan(source, volume, before, prior, settings.stop, judges_steps)
+        return guard_scan(source, given.volume, before, prior, settings.stop, judges_steps)
     labels = network.labels if isinstance(network, Model) else {}
-    voxel = network.preprocessing.voxel_ml(prepared) if isinstance(network, Model) and prepared is not None else 1e-3
-    reader = PredictionReader.of(volume, before.task, before.structures, voxel, source.channels)
+    reader = PredictionReader.of(given.volume, before.task, before.structures, given.voxel_ml, source.channels)
     return Rescue.of(source, reader, before, home, sorted(labels, key=lambda name: labels[name]))
 
 

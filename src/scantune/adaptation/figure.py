@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.adaptation.result import Result
+from scantune.backends import PreparedSlices
 from scantune.errors import InputError
 from scantune.plots.colours import ERROR_COLOUR, STRUCTURE_COLOURS, structure_colours
 from scantune.plots.files import overlay_labels
@@ -122,7 +123,7 @@ def _scale(panel: "Axes") -> None:
 
 def pixel_aspect(result: Result) -> float:
     """Return the height of a pixel of the network's slices, as a multiple of its width."""
-    assert result.case is not None and result.prepared is not None
+    assert result.case is not None and isinstance(result.prepared, PreparedSlices)
     grid = result.prepared.grid
     rows, columns = (
         result.case.spacing[axis] * native / resampled
@@ -135,8 +136,11 @@ def pixel_aspect(result: Result) -> float:
 
 def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
     """Return intensities and label maps by name of one slice, cropped to its content, `(height, width)`."""
-    if result.prepared is None:
-        raise InputError("Only a scan from a file or a case can be drawn; a tensor does not say how its slices lie.")
+    if not isinstance(result.prepared, PreparedSlices):
+        raise InputError(
+            "Only a scan from a file or a case that became slices can be drawn; a tensor does not say how its slices "
+            "lie, and a volume has none. Look at the page of result.save."
+        )
     volumes = {"Before": result.source.labels, "After": result.adapted.labels}
     if result.prepared.reference is not None:
         volumes = {"Reference": result.prepared.reference, **volumes}
@@ -174,7 +178,7 @@ def _show(panel: "Axes", name: str, picture: NDArray[Any], aspect: float) -> Non
 
 def _mark_sides(panel: "Axes", result: Result) -> None:
     """Write which side of the patient is left and which is right in the picture."""
-    assert result.case is not None and result.prepared is not None
+    assert result.case is not None and isinstance(result.prepared, PreparedSlices)
     orientation = result.prepared.orientation
     direction = result.case.affine[:3, orientation.axes[2]] * (-1 if orientation.flips[2] else 1)
     world = int(np.abs(direction).argmax())

@@ -1,25 +1,86 @@
-"""Input of an adaptation: a scan as a file, a case or a tensor, and its brain mask."""
+"""Input of an adaptation: a scan as files, a case or a tensor, and its brain mask."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from scantune.adaptation.prediction import Prediction
+from scantune.backends import Backend, Prepared
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.case import Case
-from scantune.scans.io import read_scan
+from scantune.scans.io import read_channels, read_scan
 from scantune.scans.volume import Volume
 
 BrainMask = str | Path | Case | NDArray[Any]
 """A file, a `Case`, or an array `(x, y, z)` on the scan's grid; above 0 where the scan is kept."""
 
+ScanFiles = str | Path | Sequence[str | Path]
+"""The file of a scan, or one file per channel."""
+
 LEAST_ZERO = 0.2
 """Share of zeros below which a scan shows more than the brain. Half of the smallest box around a brain is empty."""
+
+
+@dataclass(frozen=True)
+class ScanInput:
+    """A scan that is adapted to.
+
+    Attributes:
+        volume: What statistics, steps and the assessment see.
+        case: The scan, if it was given as files or as a case.
+        backend: What prepared it.
+        prepared: The prepared scan.
+        stripped_by: Name of its brain mask.
+    """
+
+    volume: Volume
+    case: Case | None = None
+    backend: Backend[Any] | None = None
+    prepared: Prepared | None = None
+    stripped_by: str | None = None
+
+    @classmethod
+    def of_files(cls, scan: Case | ScanFiles, model: Model, brain_mask: BrainMask | None = None) -> "ScanInput":
+        """Prepare a scan that is given as files or as a case.
+
+        Raises:
+            InputError: It cannot be read or prepared, or has another number of channels than the model.
+        """
+        case, stripped_by = case_of(scan, brain_mask)
+        backend = model.backend
+        if len(case.channels) != backend.channels:
+            raise InputError(
+                f"The model {model.name} takes scans of {_counted(backend.channels)}, but {case.name} has "
+                f"{len(case.channels)}. Give one file per channel, in the order of the training."
+            )
+        prepared = backend.prepare(case)
+        return cls(backend.windows(prepared), case, backend, prepared, stripped_by)
+
+    @property
+    def voxel_ml(self) -> float:
+        """Return the volume in mL of a voxel, counting 1 mm for what is not known."""
+        return 1e-3 if self.backend is None else self.backend.voxel_ml(self.prepared)
+
+    def to(self, device: torch.device) -> "ScanInput":
+        """Return the input with its volume on a device."""
+        return replace(self, volume=self.volume.to(device))
+
+    def whole(self, network: nn.Module, seen: Prediction) -> Prediction:
+        """Return the prediction of the whole scan, given that of its windows."""
+        if self.backend is None or self.backend.window is None:
+            return seen
+        return replace(seen, probabilities=self.backend.predict(network, self.prepared, seen.task.probabilities))
+
+
+def _counted(channels: int) -> str:
+    return "1 channel" if channels == 1 else f"{channels} channels"
 
 
 def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask | None = None) -> Volume:
@@ -43,9 +104,9 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
     return Volume(images.float(), mask)
 
 
-def case_of(scan: Case | str | Path, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
+def case_of(scan: Case | ScanFiles, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
     """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
-    case = scan if isinstance(scan, Case) else read_scan(scan)
+    case = scan if isinstance(scan, Case) else read_channels([scan] if isinstance(scan, str | Path) else scan)
     return (case, None) if brain_mask is None else _stripped(case, brain_mask)
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.prediction import Prediction
+from scantune.backends import Backend, Prepared, PreparedSlices
+from scantune.backends.displacement import native_displacement
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
 from scantune.runtime.devices import peak_memory_mb_of_process
 from scantune.scans.case import Case
-from scantune.scans.displacement import native_displacement
 from scantune.scans.io import write_displacement, write_labels
 from scantune.scans.manifest import output_name, write_manifest
-from scantune.scans.preprocess import Prepared
 from scantune.tasks import Registration
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ class Result:
         trace: A row per step: step, objective, smoothed, each term, valid.
         decision: The guard's verdict.
         case: The scan, where it came from a file.
-        prepared: The way back to its grid.
+        prepared: The scan as the network sees it, for the way back to its grid.
         labels: Structure names and their values.
         facts: Method, preset, seed, device, steps, best step, seconds, the guard's numbers.
         state: What the adaptation moved, by name, where it was kept; a start for the next scan of the site.
+        backend: What prepared the scan and puts predictions back on its grid.
     """
 
     network: AdaptableNetwork
@@ -57,6 +58,7 @@ class Result:
     labels: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Tensor] = field(default_factory=dict)
+    backend: Backend[Any] | None = None
 
     @cached_property
     def prediction(self) -> Any:
@@ -84,7 +86,7 @@ class Result:
         return float(self.facts["seconds"])
 
     def _on_own_grid(self, survey: Prediction) -> Any:
-        return survey.labels if self.prepared is None else self.prepared.to_native(survey.probabilities)
+        return survey.labels if self.backend is None else self.backend.restore(survey.probabilities, self.prepared)
 
     def manifest_entry(self) -> dict[str, Any]:
         """Return the manifest's entry of this scan, as JSON."""
@@ -137,7 +139,7 @@ class Result:
         for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
             write_labels(folder / name, labels, self.case)
         task, prepared = self.adapted.task, self.prepared
-        if isinstance(task, Registration) and prepared is not None and prepared.slab is not None:
+        if isinstance(task, Registration) and isinstance(prepared, PreparedSlices) and prepared.slab is not None:
             names["deformation"] = output_name(self.case.name, "deformation")
             moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
             write_displacement(folder / names["deformation"], moved, self.case)
@@ -147,7 +149,7 @@ class Result:
         """Return the content of the scan's page, given its entry in the manifest."""
         from scantune.pages import CaseView
 
-        assert self.case is not None and self.prepared is not None
+        assert self.case is not None and self.backend is not None
         return CaseView(
             self.case.name,
             self.case.image,
@@ -160,7 +162,7 @@ class Result:
             self.case.reference,
             self.case.site,
             self.case.subject,
-            self.prepared.orientation.plane(self.case.affine),
+            self.backend.view(self.prepared, self.case),
         )
 
     def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:

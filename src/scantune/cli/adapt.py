@@ -34,13 +34,17 @@ class Adapt:
     scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
     """Image files (NIfTI, MetaImage, NRRD, ...), folders of images, or folders with one DICOM series."""
     model: Annotated[str, arg(metavar="MODEL")]
-    """A model file, or the name of a model that comes with scantune, such as brain."""
+    """A model file or folder, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
     NAME_page.html to look at, manifest.json. What is done is skipped."""
     network: NetworkWords = ()
     """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
     have them. The package is imported."""
+    prior: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: the model's own)")] = None
+    """A prior stored alone, as scantune fit writes it with --out."""
+    trust: Flag = False
+    """Run code that a model's folder holds. Model files hold none."""
     brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
     """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
     pattern of files beside them, such as '*_mask.nii.gz'."""
@@ -89,6 +93,7 @@ class Adapt:
         """Adapt to all scans, then show what became of them."""
         scans = find_scans(self.scans)
         masks = masks_of(scans, self.brain_mask)
+        source = self._source()
         settings = AdaptSettings(
             method=self.method,
             preset=self.preset,
@@ -96,7 +101,7 @@ class Adapt:
             guard=not self.no_guard,
             device=self.device,
             seed=self.seed,
-            options=self._options(),
+            options=self._options(source),
             stop=self.stop,
             site=self.site,
         )
@@ -106,7 +111,7 @@ class Adapt:
         with Display(console(stderr=True, quiet=self.quiet), verbose=self.verbose) as display:
             outcomes = adapt_scans(
                 scans,
-                self._source(),
+                source,
                 self.out,
                 settings,
                 overwrite=self.overwrite,
@@ -121,15 +126,15 @@ class Adapt:
     def _source(self) -> ModelSource:
         from scantune.model.architecture import architecture_from_words
 
-        return ModelSource(self.model, architecture_from_words(self.network))
+        return ModelSource(self.model, architecture_from_words(self.network), self.prior, self.trust)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, source: ModelSource) -> dict[str, Any]:
         if not self.options:
             return {}
         from scantune.config.assignments import table_from_assignments
         from scantune.methods import find_method
 
-        method = self._source().load().task.method if self.method is None else self.method
+        method = source.load().task.method if self.method is None else self.method
         return table_from_assignments(find_method(method).Options, self.options, "--options")
 
     def _show(self, outcomes: Sequence[Outcome]) -> None:

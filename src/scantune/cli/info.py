@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from scantune.cli.train import NetworkWords
+from scantune.cli.train import Flag, NetworkWords
 
 
 @dataclass(frozen=True)
@@ -13,9 +13,11 @@ class Info:
     """Describe a model file."""
 
     model: Annotated[str, Positional, arg(metavar="MODEL")]
-    """A model file, or the name of a model that comes with scantune, such as brain."""
-    network: NetworkWords = ()
+    """A model file or folder, or the name of a model that comes with scantune, such as brain."""
+    network: Annotated[NetworkWords, arg(metavar="MODULE:FACTORY ...")] = ()
     """What makes the network of a model file whose architecture is your own, to check that the weights fit it."""
+    trust: Flag = False
+    """Run code that a model's folder holds. Model files hold none."""
 
     def run(self) -> int:
         """Print the description."""
@@ -23,5 +25,5 @@ class Info:
         from scantune.model.describe import describe_model
         from scantune.model.model import load_for_description
 
-        print(describe_model(load_for_description(self.model, architecture_from_words(self.network))))
+        print(describe_model(load_for_description(self.model, architecture_from_words(self.network), self.trust)))
         return 0

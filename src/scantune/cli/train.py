@@ -110,12 +110,16 @@ class Fit:
     """Compute a model's prior, or train a helper network, into the model file."""
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """The model file; it gets the prior or the helper network. What else is in it is kept."""
+    """The model file; it gets the prior or the helper network. What else is in it is kept. Or a model folder."""
     data: Annotated[str, arg(metavar="RECIPE")]
-    """The recipe whose [data] table names the training scans."""
+    """The recipe whose [data] table names the training scans, or their folder."""
     network: NetworkWords = ()
     """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
     have them. The package is imported."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: into the model file)")] = None
+    """foe: the prior alone is written to this file, and the model is left as it is; for adapt --prior."""
+    trust: Flag = False
+    """Run code that a model's folder holds. Model files hold none."""
     method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
     """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
     density: Annotated[
@@ -141,7 +145,6 @@ class Fit:
     def run(self) -> int:
         """Fit, and write the model file anew."""
         from scantune.cli import console as terminal
-        from scantune.config.recipe import read_recipe
         from scantune.model.architecture import architecture_from_words
         from scantune.model.describe import describe_model
         from scantune.model.model import load
@@ -149,15 +152,21 @@ class Fit:
 
         settings = self._settings()
         network = architecture_from_words(self.network)
-        model = load(self.model, network)
+        model = load(self.model, network, trust=self.trust)
+        if self.out is None:
+            model.require_storable()
         given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
-        plan = TrainingPlan.read(read_recipe(self.data), given, network)
+        plan = TrainingPlan.of_data(self.data, model.labels, given, network)
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
         if self.method == "foe":
             model = self._prior(model, plan, settings)
         else:
             model = self._helper(model, plan, settings, checkpoint)
-        model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
+        if self.out is not None:
+            assert model.prior is not None
+            model.prior.save(self.out)
+        else:
+            model.save(self.model, PRECISIONS[model.provenance.get("precision", "float32")])
         checkpoint.unlink(missing_ok=True)
         terminal.say(terminal.console(), describe_model(model))
         return 0
@@ -210,6 +219,8 @@ class Fit:
             if given:
                 raise InputError("The prior is computed, not trained: iterations belongs to --method dae or ae.")
             return own | table_from_assignments(PriorSettings, self.set, "--set")
+        if self.out is not None:
+            raise InputError("--out is about the prior; leave it out, or give it with --method foe.")
         for flag in own:
             raise InputError(f"--{flag} is about the prior; leave it out, or give it with --method foe.")
         from scantune.training.helpers import TRAINERS

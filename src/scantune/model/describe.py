@@ -23,7 +23,7 @@ def describe_model(model: Model) -> str:
         ("model", [f"{model.name} ({model.fingerprint})"]),
         ("task", textwrap.wrap(f"{model.task.name}: {structures}", TEXT_WIDTH)),
         ("network", _lines(model.architecture | {"weights": weights})),
-        ("input", _lines(model.preprocessing.record())),
+        ("input", _lines(model.backend.record())),
         ("prior", _prior_lines(model.prior)),
         *([("helpers", [", ".join(model.helpers)])] if model.helpers else []),
         *((key.replace("_", " "), _lines(value)) for key, value in _filled_entries(model.provenance)),

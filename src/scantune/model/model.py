@@ -16,12 +16,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from scantune.backends import BACKENDS, Backend, read_backend
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, error_message
 from scantune.model.architecture import Architecture, NetworkChoice, is_built_in, is_known, without_memory
+from scantune.model.folders import load_folder
 from scantune.networks import HELPERS, Helper
 from scantune.prior.field_of_experts import FieldOfExperts
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.tasks import Segmentation, Task, task_from_record, task_record
 
@@ -41,7 +42,7 @@ class Model:
     Args:
         network: Normaliser and task network.
         labels: Value of each structure in a segmentation, by name; 0 is background.
-        preprocessing: How a scan becomes the network's input.
+        backend: What stands between the files of a scan and the network.
         architecture: A kind of `scantune.model.architecture.Architecture` with its arguments, such as
             `{"kind": "monai:VNet", ...}`, or `{"kind": "custom"}`.
         task: How the network's output is read.
@@ -53,7 +54,7 @@ class Model:
 
     network: nn.Module
     labels: dict[str, int]
-    preprocessing: Preprocessing
+    backend: Backend[Any]
     architecture: dict[str, Any]
     task: Task = field(default_factory=Segmentation)
     prior: FieldOfExperts | None = None
@@ -69,7 +70,7 @@ class Model:
             "task": task_record(self.task),
             "architecture": self.architecture,
             "labels": self.labels,
-            "preprocessing": self.preprocessing.record(),
+            "preprocessing": self.backend.record(),
             "prior": None if self.prior is None else self.prior.record(),
             "helpers": {name: helper.record() for name, helper in self.helpers.items()},
             "provenance": self.provenance,
@@ -105,7 +106,12 @@ class Model:
         return replace(self, network=network.eval())
 
     def save(self, path: str | Path, precision: torch.dtype = torch.float32) -> None:
-        """Write the file; weights are stored in `precision`, statistics in float32."""
+        """Write the file; weights are stored in `precision`, statistics in float32.
+
+        Raises:
+            InputError: The model was loaded from a folder of another framework.
+        """
+        self.require_storable()
         half = {
             name: tensor.to(precision)
             if name.startswith(("network.", "helpers.")) and tensor.is_floating_point()
@@ -114,16 +120,33 @@ class Model:
         }
         write_tensors(Path(path), half, {"scantune": json.dumps(self.record)})
 
+    def require_storable(self) -> None:
+        """Check that a model file can hold the model.
 
-def load(name_or_path: str | Path, network: NetworkChoice | None = None) -> Model:
-    """Read a bundled model by name, or a model file by path; nothing is unpickled.
+        Raises:
+            InputError: It was loaded from a folder of another framework, which has more.
+        """
+        if not isinstance(self.backend, tuple(BACKENDS.values())):
+            raise InputError(
+                f"The model {self.name} was loaded from a folder, which has more than a model file can hold. Keep the "
+                "folder, and store its prior alone: model.prior.save, or scantune fit with --out."
+            )
+
+
+def load(name_or_path: str | Path, network: NetworkChoice | None = None, *, trust: bool = False) -> Model:
+    """Read a bundled model by name, or a model file or folder by path.
+
+    Of a model file, nothing is unpickled and no code runs.
 
     Args:
-        name_or_path: `brain`, `brain-register`, or the path of a `.safetensors` file.
+        name_or_path: `brain`, `brain-register`, the path of a `.safetensors` file, or a folder of another framework.
         network: For a file with an architecture of your own, the network to put the weights into, or what makes it:
             `package.module:factory`, which is then imported, or that with arguments, as in
             `{"kind": "package.module:factory", "width": 8}`. The arguments of the file hold unless they are given anew.
+        trust: Whether code that a folder holds may run.
     """
+    if _is_folder(name_or_path):
+        return load_folder(Path(name_or_path), trust)
     stored = _read_file(name_or_path)
     with _sentences_about(stored.path):
         if isinstance(network, nn.Module):
@@ -136,8 +159,10 @@ def load(name_or_path: str | Path, network: NetworkChoice | None = None) -> Mode
         return replace(_assemble(stored, built), architecture=architecture.record)
 
 
-def load_for_description(name_or_path: str | Path, network: NetworkChoice | None = None) -> Model:
+def load_for_description(name_or_path: str | Path, network: NetworkChoice | None = None, trust: bool = False) -> Model:
     """Read a model as `load` does; where its network cannot be built here, its weights stand in for it."""
+    if _is_folder(name_or_path):
+        return load_folder(Path(name_or_path), trust)
     stored = _read_file(name_or_path)
     if network is not None or is_known(str(stored.record["architecture"].get("kind"))):
         return load(name_or_path, network)
@@ -179,6 +204,10 @@ class _StoredModel:
         return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in named.items()}
 
 
+def _is_folder(name_or_path: str | Path) -> bool:
+    return str(name_or_path) not in BUNDLED and Path(name_or_path).is_dir()
+
+
 def _read_file(name_or_path: str | Path) -> _StoredModel:
     path = Path(name_or_path)
     if str(name_or_path) in BUNDLED:
@@ -218,7 +247,7 @@ def _assemble(stored: _StoredModel, network: nn.Module) -> Model:
     return Model(
         network=network.eval(),
         labels=dict(record["labels"]),
-        preprocessing=Preprocessing.from_record(record["preprocessing"]),
+        backend=read_backend(record["preprocessing"]),
         architecture=dict(record["architecture"]),
         task=task_from_record(record["task"]),
         prior=prior,

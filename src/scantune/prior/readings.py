@@ -50,7 +50,7 @@ class PredictionReader:
             channels: Number of image channels; None for all.
         """
         part = volume.spread(READ_SLICES)
-        share = len(volume.images) / len(part.images)
+        share = volume.share * len(volume.images) / len(part.images)
         return cls(part.images, part.slices.tolist(), task, structures, voxel_ml * share, channels)
 
     def read(self, network: nn.Module, names: Sequence[str] = SHOWING, own: Tensor | None = None) -> Readings:
@@ -100,13 +100,11 @@ class HomeScan:
     """A scan of a source subject that the network was not trained on.
 
     Args:
-        volume: The scan.
-        reference: Labels `(slices, *spatial)`, if they are known.
+        volume: The scan, with its reference if that is known.
         voxel_ml: Volume of a voxel in mL.
     """
 
     volume: Volume
-    reference: Tensor | None = None
     voxel_ml: float = 1e-3
 
 
@@ -117,6 +115,7 @@ def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structu
         reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
         labels = reader.labels(network)
         readings.append(reader.read(network, own=labels))
-        if scan.reference is not None:
-            scores.append(overlaps(labels, scan.reference.cpu()[list(reader.slices)], structures))
+        reference = scan.volume.reference
+        if reference is not None:
+            scores.append(overlaps(labels, reference.cpu()[list(reader.slices)], structures))
     return HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)

@@ -132,7 +132,7 @@ def _figures(
         from scantune.scans.io import read_scan
 
         model, scan = load(densities[0]), read_scan(densities[1])
-        prepared = model.preprocessing.apply(scan)
+        prepared = model.backend.prepare(scan)
         found = least_gaussian(model.network, prepared.volume, prepared.padding)
         save_png_and_svg(
             density_figure(found, f"{scan.name}: the least Gaussian channel of each layer"),

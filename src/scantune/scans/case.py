@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,6 +77,8 @@ class Case(ImageGrid):
         site: Site of acquisition.
         split: Part of the data set that the scan belongs to.
         header: Grid of the NIfTI file that the scan was read from. None for scans from elsewhere.
+        others: Intensities `(x, y, z)` of further channels on the same grid.
+        files: The files that the scan was read from, in the order of the channels.
     """
 
     name: str
@@ -86,6 +89,8 @@ class Case(ImageGrid):
     site: str = ""
     split: str = ""
     header: GridHeader | None = None
+    others: tuple[NDArray[np.float32], ...] = ()
+    files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.subject:
@@ -95,6 +100,11 @@ class Case(ImageGrid):
     def shape(self) -> tuple[int, ...]:
         """Return the number of voxels along the array's axes."""
         return self.image.shape
+
+    @property
+    def channels(self) -> tuple[NDArray[np.float32], ...]:
+        """Return the intensities `(x, y, z)` of all channels."""
+        return (self.image, *self.others)
 
     def with_reference(self, reference: LabelMap) -> Case:
         """Return the scan with a reference, which must lie on its grid.
@@ -118,7 +128,8 @@ class Case(ImageGrid):
                 f"{brain_mask.name} must be a brain mask of {self.name}, above 0 in the brain, but leaves nothing of "
                 "it. Check the mask."
             )
-        return dataclasses.replace(self, image=np.where(kept, self.image, np.float32(0)))
+        image, *others = (np.where(kept, channel, np.float32(0)) for channel in self.channels)
+        return dataclasses.replace(self, image=image, others=tuple(others))
 
 
 def require_same_grid(one: ImageGrid, other: ImageGrid) -> None:

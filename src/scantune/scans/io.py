@@ -7,8 +7,9 @@ Whatever is wrong with a file is raised as a `ScanError` of a sentence or two.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
-from scantune.scans.case import Case, LabelMap
+from scantune.scans.case import Case, LabelMap, require_same_grid
 from scantune.scans.data_files import data_files
 from scantune.scans.dicom import read_dicom
 from scantune.scans.itk import ItkImage, read_itk
@@ -72,7 +73,23 @@ def read_scan(path: AnyPath, frame: int | None = None) -> Case:
             f"{path} must hold a picture, but every voxel is {image.flat[0]:g}. "
             "Check that it is the right file, or export the scan again."
         )
-    return Case(scan_name(path), image, affine, header=header)
+    return Case(scan_name(path), image, affine, header=header, files=(path,))
+
+
+def read_channels(paths: Sequence[AnyPath]) -> Case:
+    """Read a scan of several channels, one file each, on one grid. It is named after the first file.
+
+    Raises:
+        ScanError: A file is refused as for `read_scan`, or two lie on different grids.
+    """
+    if not paths:
+        raise ScanError("A scan needs at least one file, got none. Give one file per channel.")
+    first, *others = (read_scan(path) for path in paths)
+    for other in others:
+        require_same_grid(other, first)
+    return dataclasses.replace(
+        first, others=tuple(other.image for other in others), files=tuple(Path(path) for path in paths)
+    )
 
 
 def read_labels(path: AnyPath, allowed: Collection[int] | None = None, frame: int | None = None) -> LabelMap:

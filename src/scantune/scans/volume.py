@@ -1,7 +1,7 @@
 """Volumes that networks see, and batches of their slices."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -43,17 +43,24 @@ class Volume:
         padding: True where an image is padding, `(slices, 1, *spatial)`. None without padding.
         distance: Distance of the slices in mm. None if it is unknown.
         chosen: Numbers of these slices in the scan, `(slices,)`. None for all.
+        reference: Labels `(slices, *spatial)`. None if they are unknown.
+        share: Voxels of the scan that each voxel of a selection stands for.
     """
 
     images: Tensor
     padding: Tensor | None = None
     distance: float | None = None
     chosen: Tensor | None = None
+    reference: Tensor | None = None
+    share: float = 1.0
 
     def to(self, device: torch.device) -> Self:
         """Return the volume on a device."""
-        padding, chosen = (None if part is None else part.to(device) for part in (self.padding, self.chosen))
-        return type(self)(self.images.to(device), padding, self.distance, chosen)
+        padding, chosen, reference = (
+            None if part is None else part.to(device) for part in (self.padding, self.chosen, self.reference)
+        )
+        moved = self.images.to(device)
+        return replace(self, images=moved, padding=padding, chosen=chosen, reference=reference)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield all slices once, in order."""
@@ -64,8 +71,7 @@ class Volume:
 
     def spread(self, number: int) -> Batch:
         """Return a number of slices at equal distances, or all if there are fewer."""
-        count = len(self.images)
-        return self._batch(torch.linspace(0, count - 1, min(number, count)).round().long())
+        return self._batch(self._places(number))
 
     def thinned(self, number: int) -> Self:
         """Return the volume of a number of slices at equal distances, or the volume itself if it has no more."""
@@ -74,11 +80,17 @@ class Volume:
         kept = self.spread(number)
         apart = (len(self.images) - 1) / max(number - 1, 1)
         distance = None if self.distance is None else apart * self.distance
-        return type(self)(kept.images, kept.padding, distance, kept.slices)
+        reference = None if self.reference is None else self.reference[self._places(number)]
+        share = self.share * len(self.images) / number
+        return type(self)(kept.images, kept.padding, distance, kept.slices, reference, share)
 
     def draw(self, size: int, generator: torch.Generator) -> Batch:
         """Draw slices uniformly with replacement."""
         return self._batch(torch.randint(len(self.images), (size,), generator=generator))
+
+    def _places(self, number: int) -> Tensor:
+        count = len(self.images)
+        return torch.linspace(0, count - 1, min(number, count)).round().long()
 
     def _batch(self, places: Tensor) -> Batch:
         """Return the slices at these positions."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from scantune.backends import PreparedSlices
 from scantune.config.settings import TrainingRunSettings, require_positive
 from scantune.errors import InputError
 from scantune.methods.ae import AutoencoderInputs, mean_errors, squared_errors
@@ -16,7 +17,6 @@ from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Autoencoders, UNet
 from scantune.prior.field_of_experts import Statistics
 from scantune.runtime.devices import reproducible
-from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
 from scantune.training.examples import SHUFFLE, WEIGHTS, Example, SliceOrder, fingerprint, stream_seed
@@ -70,8 +70,8 @@ class AutoencoderSettings(TrainingRunSettings):
 
 def train_autoencoders(
     model: Model,
-    cases: Sequence[Prepared],
-    held_out: Sequence[Prepared],
+    cases: Sequence[PreparedSlices],
+    held_out: Sequence[PreparedSlices],
     settings: AutoencoderSettings,
     device: torch.device,
     checkpoint: Path | None = None,
@@ -207,7 +207,7 @@ def _stacked(volumes: Sequence[Volume], device: torch.device) -> Volume:
     return Volume(images, torch.cat([padding.to(device) for padding in paddings]))
 
 
-def _identity(model: Model, cases: Sequence[Prepared], settings: AutoencoderSettings) -> dict[str, Any]:
+def _identity(model: Model, cases: Sequence[PreparedSlices], settings: AutoencoderSettings) -> dict[str, Any]:
     """Return what a run must share to be resumed; labels are not part of it."""
     examples = [Example(case.volume, torch.zeros_like(case.volume[:, 0], dtype=torch.int16)) for case in cases]
     bare = replace(model, prior=None, provenance={}, helpers={})

@@ -20,13 +20,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
+from scantune.backends import Backend, Prepared, PreparedSlices, PreparedT, Preprocessing
 from scantune.datasets import ScanEntry
 from scantune.errors import InputError, ScanError
 from scantune.runtime.processes import in_parallel
 from scantune.scans.data_files import data_files
 from scantune.scans.files import require_writable, write_whole
 from scantune.scans.grid import Orientation, Slab, SliceGrid
-from scantune.scans.preprocess import Prepared, Preprocessing
 
 OnCase = Callable[[int, int, str], None]
 """Called with the number of cases that are done, of all, and the name of the last."""
@@ -44,7 +44,7 @@ def ignore_progress(done: int, cases: int, name: str) -> None:
 
 def prepared_cases(
     entries: Sequence[ScanEntry],
-    preprocessing: Preprocessing,
+    backend: Backend[Any],
     folder: str | Path | None = None,
     *,
     workers: int | None = None,
@@ -54,8 +54,8 @@ def prepared_cases(
 
     Args:
         entries: The cases.
-        preprocessing: How to prepare them.
-        folder: Where prepared cases are kept; None keeps none.
+        backend: How to prepare them.
+        folder: Where prepared slices are kept; None keeps none.
         workers: Processes that prepare cases for the folder; by default one for each core.
         on_case: Called after each case.
 
@@ -63,9 +63,9 @@ def prepared_cases(
         InputError: The folder takes no files; or cases cannot be read or prepared, which are all named after the last.
     """
     cases = (
-        (_made(entry, preprocessing) for entry in entries)
-        if folder is None
-        else _kept(entries, preprocessing, Path(folder).expanduser(), workers)
+        _kept(entries, backend, Path(folder).expanduser(), workers)
+        if folder is not None and isinstance(backend, Preprocessing)
+        else (_made(entry, backend) for entry in entries)
     )
     bad: dict[str, str] = {}
     on_case(0, len(entries), "")
@@ -93,13 +93,13 @@ def refuse_scans(bad: dict[str, str], scans: int) -> None:
         raise InputError(f"{len(bad)} of {scans} scans cannot be used. Repair them, or leave them out:{reasons}")
 
 
-def case_key(entry: ScanEntry, preprocessing: Preprocessing) -> str:
+def case_key(entry: ScanEntry, backend: Backend[Any]) -> str:
     """Return the name under which a prepared case is kept.
 
     Raises:
         ScanError: A file cannot be read.
     """
-    record = json.dumps(preprocessing.record(), sort_keys=True)
+    record = json.dumps(backend.record(), sort_keys=True)
     about = [part for part in _plain(entry) if part[0] not in _NO_PART]
     parts = [str(CACHE_VERSION), record, type(entry).__qualname__, repr(about)]
     digest = hashlib.sha256("\x1f".join(parts).encode())
@@ -127,7 +127,7 @@ class _Job:
 
 def _kept(
     entries: Sequence[ScanEntry], preprocessing: Preprocessing, folder: Path, workers: int | None
-) -> Iterator[Prepared | ScanError]:
+) -> Iterator[PreparedSlices | ScanError]:
     """Yield cases from the folder; missing ones are prepared first, several at a time."""
     require_writable(folder)
     with ThreadPoolExecutor() as threads:  # hashing lets go of Python's lock
@@ -163,7 +163,7 @@ def _prepare(job: _Job) -> ScanError | None:
     return None
 
 
-def _read_or_made(job: _Job) -> Prepared | ScanError:
+def _read_or_made(job: _Job) -> PreparedSlices | ScanError:
     """Return a kept case, or prepare it again if its file is damaged."""
     try:
         return _read(job.path)
@@ -171,14 +171,14 @@ def _read_or_made(job: _Job) -> Prepared | ScanError:
         return _prepare(job) or _read(job.path)
 
 
-def _made(entry: ScanEntry, preprocessing: Preprocessing) -> Prepared | ScanError:
+def _made(entry: ScanEntry, backend: Backend[PreparedT]) -> PreparedT | ScanError:
     try:
-        return preprocessing.apply(entry.read())
+        return backend.prepare(entry.read())
     except ScanError as error:
         return ScanError(str(error))  # without its cause, which other processes may not be able to send
 
 
-def _write(path: Path, case: Prepared) -> None:
+def _write(path: Path, case: PreparedSlices) -> None:
     about = {
         "grid": dataclasses.asdict(case.grid),
         "orientation": dataclasses.asdict(case.orientation),
@@ -192,7 +192,7 @@ def _write(path: Path, case: Prepared) -> None:
     write_whole(path, lambda temporary: np.savez(temporary, **arrays))
 
 
-def _read(path: Path) -> Prepared:
+def _read(path: Path) -> PreparedSlices:
     with np.load(path, allow_pickle=False) as arrays:
         volume = torch.from_numpy(arrays["volume"])
         reference = torch.from_numpy(arrays["reference"].astype(np.int64)) if "reference" in arrays else None
@@ -204,7 +204,7 @@ def _read(path: Path) -> Prepared:
     if padding is not None:
         padding = padding.expand(len(volume), 1, *grid.size)
     slab = None if about["slab"] is None else Slab(**about["slab"])
-    return Prepared(volume, padding, reference, (low, high), orientation, grid, about["distance"], slab)
+    return PreparedSlices(volume, padding, reference, (low, high), orientation, grid, about["distance"], slab)
 
 
 def _plain(value: Any) -> Any:

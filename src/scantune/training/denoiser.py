@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scantune.backends import PreparedSlices
 from scantune.config.settings import TrainingRunSettings, require_positive
 from scantune.errors import InputError
 from scantune.methods.dae import exclusive_probabilities, mean_dice, overlap_sums
 from scantune.model.model import Model
 from scantune.networks import Denoiser
 from scantune.runtime.devices import reproducible
-from scantune.scans.preprocess import Prepared
 from scantune.training.augment import Augmentation, resample, source_positions
 from scantune.training.examples import (
     AUGMENT,
@@ -69,8 +69,8 @@ class DenoiserSettings(TrainingRunSettings):
 
 def train_denoiser(
     model: Model,
-    cases: Sequence[Prepared],
-    held_out: Sequence[Prepared],
+    cases: Sequence[PreparedSlices],
+    held_out: Sequence[PreparedSlices],
     settings: DenoiserSettings,
     device: torch.device,
     checkpoint: Path | None = None,
@@ -110,7 +110,7 @@ class DenoiserTraining(TrainingModule):
 
     Args:
         denoiser: The network to train.
-        training: Sequence[Prepared] with references.
+        training: Sequence[PreparedSlices] with references.
         validation: The same.
         settings: How to train.
         device: Where to compute.
@@ -121,8 +121,8 @@ class DenoiserTraining(TrainingModule):
     def __init__(
         self,
         denoiser: Denoiser,
-        training: Sequence[Prepared],
-        validation: Sequence[Prepared],
+        training: Sequence[PreparedSlices],
+        validation: Sequence[PreparedSlices],
         settings: DenoiserSettings,
         device: torch.device,
     ) -> None:
@@ -186,14 +186,14 @@ class DenoiserTraining(TrainingModule):
 
 
 @torch.no_grad()
-def _classes(model: Model, case: Prepared) -> int:
+def _classes(model: Model, case: PreparedSlices) -> int:
     """Return the number of exclusive classes of the model's output."""
     place = next(model.network.parameters()).device
     output = model.network(case.volume[:1].to(place))
     return exclusive_probabilities(model.task.probabilities(output), model.task.exclusive).shape[1]
 
 
-def _grid(cases: Sequence[Prepared], settings: DenoiserSettings) -> tuple[int, float]:
+def _grid(cases: Sequence[PreparedSlices], settings: DenoiserSettings) -> tuple[int, float]:
     """Return depth and spacing of the grid: those of the settings, or what the cases need."""
     distances = [case.distance or settings.spacing or 1.0 for case in cases]
     extent = max(len(case.volume) * distance for case, distance in zip(cases, distances, strict=True))
@@ -205,7 +205,7 @@ def _grid(cases: Sequence[Prepared], settings: DenoiserSettings) -> tuple[int, f
     return settings.depth or math.ceil(extent / spacing - 1e-3), spacing
 
 
-def _labels(case: Prepared) -> Tensor:
+def _labels(case: PreparedSlices) -> Tensor:
     assert case.reference is not None
     return case.reference
 

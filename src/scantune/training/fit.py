@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor, nn
 
+from scantune.backends import Prepared
 from scantune.config.settings import PriorSettings
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
@@ -15,7 +16,6 @@ from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
 from scantune.prior.readings import READ_SLICES, HomeScan, read_home
 from scantune.runtime.devices import find_device
-from scantune.scans.preprocess import Prepared
 from scantune.scans.volume import Volume
 from scantune.training.plan import TrainingPlan
 from scantune.training.sources import source_record
@@ -49,7 +49,7 @@ def fit_model(
         on_progress: Called after each batch of slices.
     """
     chosen = settings or plan.recipe.prior
-    training, held_out = plan.cases(model.preprocessing, device)
+    training, held_out = plan.cases(model.backend, device)
     prior = fit_prior(model, training, held_out, settings=chosen, device=device, on_progress=on_progress)
     record = {"fit command": command, "fit data": source_record(plan.source), "fit settings": asdict(chosen)}
     return replace(model, prior=prior, provenance=model.provenance | record)
@@ -80,12 +80,13 @@ def fit_prior(
         density_template(chosen.density).summary()  # refuses a density without summary before the work, not after it
     where = find_device(device)
     network = deepcopy(model.network).to(where)
-    training, new = [_on(case, where) for case in cases], list(held_out)
+    training = [model.backend.windows(case).to(where) for case in cases]
+    new = [HomeScan(model.backend.windows(case).to(where), model.backend.voxel_ml(case)) for case in held_out]
     with _counted(network, _slices(training, new, chosen), on_progress):
         prior = FieldOfExperts.fit(
             network,
-            [volume for volume, _ in training],
-            masks=[mask for _, mask in training],
+            [volume.images for volume in training],
+            masks=[volume.padding for volume in training],
             patches=PatchSettings(chosen.size, chosen.stride, chosen.components, chosen.threshold),
             density=chosen.density,
             alpha=chosen.alpha,
@@ -93,41 +94,32 @@ def fit_prior(
             task=model.task,
         )
         if new:
-            prior = prior.calibrated(network, [_on(case, where) for case in new], training, model.task)
-            prior = _with_home_readings(prior, network, model, new, where)
+            known, seen = (
+                [(volume.images, volume.padding) for volume in split]
+                for split in ([scan.volume for scan in new], training)
+            )
+            prior = prior.calibrated(network, known, seen, model.task)
+            prior = _with_home_readings(prior, network, model, new)
     prior = prior.to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
 
 
 def _with_home_readings(
-    prior: FieldOfExperts, network: nn.Module, model: Model, held_out: Sequence[Prepared], device: torch.device
+    prior: FieldOfExperts, network: nn.Module, model: Model, held_out: Sequence[HomeScan]
 ) -> FieldOfExperts:
     """Return a copy of a calibrated prior that knows readings of predictions for held-out cases."""
     if prior.calibration is None or model.task.judged_by != "stability":
         return prior
-    scans = [
-        HomeScan(
-            Volume(case.volume.to(device), case.padding, case.distance),
-            case.reference,
-            model.preprocessing.voxel_ml(case),
-        )
-        for case in held_out
-    ]
-    home = read_home(network, scans, model.task, len(prior.calibration.shares))
+    home = read_home(network, held_out, model.task, len(prior.calibration.shares))
     return replace(prior, calibration=replace(prior.calibration, home=home))
 
 
-def _on(case: Prepared, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return case.volume.to(device), None if case.padding is None else case.padding.to(device)
-
-
-def _slices(
-    training: Sequence[tuple[Tensor, Tensor | None]], held_out: Sequence[Prepared], settings: PriorSettings
-) -> int:
+def _slices(training: Sequence[Volume], held_out: Sequence[HomeScan], settings: PriorSettings) -> int:
     """Count the slices that go through the network in a fit, those that are read several times as often."""
     passes = 2 + (settings.density != "gaussian") + bool(held_out)
-    read = sum(2 * len(case.volume) + 3 * min(len(case.volume), READ_SLICES) for case in held_out)
-    return passes * sum(len(volume) for volume, _ in training) + read
+    new = [len(scan.volume.images) for scan in held_out]
+    read = sum(2 * slices + 3 * min(slices, READ_SLICES) for slices in new)
+    return passes * sum(len(volume.images) for volume in training) + read
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from scantune.backends import Prepared, PreparedSlices
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
 from scantune.methods import METHODS
 from scantune.model.model import Model
 from scantune.networks import Helper
 from scantune.runtime.devices import find_device
-from scantune.scans.preprocess import Prepared
 from scantune.training.autoencoders import AutoencoderSettings, train_autoencoders
 from scantune.training.denoiser import DenoiserSettings, train_denoiser
 from scantune.training.plan import TrainingPlan
@@ -35,7 +35,7 @@ class HelperTrainer:
 
     settings: type[Any]
     train: Callable[
-        [Model, Sequence[Prepared], Sequence[Prepared], Any, torch.device, Path | None, OnTrainingProgress],
+        [Model, Sequence[PreparedSlices], Sequence[PreparedSlices], Any, torch.device, Path | None, OnTrainingProgress],
         tuple[Helper, dict[str, Any]],
     ]
 
@@ -70,7 +70,7 @@ def fit_helper(
         checkpoint: The file that holds the run; if it exists, the run resumes from it.
         on_progress: Called at every report of the loss.
     """
-    training, held_out = plan.cases(model.preprocessing, device)
+    training, held_out = plan.cases(model.backend, device)
     chosen = {**plan.recipe.helpers.get(method, {}), **(settings or {})}
     fitted = train_helper(
         model, method, training, held_out, chosen, device=device, checkpoint=checkpoint, on_progress=on_progress
@@ -96,7 +96,7 @@ def train_helper(
         model: A trained model.
         name: The method, one of `TRAINERS`.
         cases: The prepared training cases, with references.
-        held_out: Prepared cases that choose the best network.
+        held_out: PreparedSlices cases that choose the best network.
         settings: Differences from the defaults of the method's settings, by name.
         device: Where to compute.
         checkpoint: The file that holds the run; if it exists, the run resumes from it.
@@ -108,7 +108,7 @@ def train_helper(
     trainer = TRAINERS[name]
     chosen = settings_from_table(trainer.settings, settings or {}, f"the settings of {name}")
     started, where = time.perf_counter(), find_device(device)
-    training, validation = list(cases), list(held_out)
+    training, validation = _slices(name, cases), _slices(name, held_out)
     _require_references(name, training, validation)
     helper, facts = trainer.train(model, training, validation, chosen, where, checkpoint, on_progress)
     record = {
@@ -122,7 +122,19 @@ def train_helper(
     return replace(model, helpers=model.helpers | {name: frozen}, provenance=model.provenance | {name: record})
 
 
-def _require_references(name: str, training: Sequence[Prepared], validation: Sequence[Prepared]) -> None:
+def _slices(name: str, cases: Iterable[Prepared]) -> list[PreparedSlices]:
+    slices = []
+    for case in cases:
+        if not isinstance(case, PreparedSlices):
+            raise InputError(
+                f"The helper network of method {name} is trained on slices, but the model's network sees volumes or "
+                "windows. Use another method, such as foe-cnn-pca."
+            )
+        slices.append(case)
+    return slices
+
+
+def _require_references(name: str, training: Sequence[PreparedSlices], validation: Sequence[PreparedSlices]) -> None:
     if not training or not validation:
         raise InputError(
             f"The helper network of method {name} needs at least one training case and one validation case, got "

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from scantune.config.recipe import Recipe
+from scantune.backends import Backend, Prepared, Preprocessing
+from scantune.config.recipe import Recipe, read_recipe
 from scantune.config.settings import require_network, settings_from_table
+from scantune.datasets import find_layout
 from scantune.errors import InputError
 from scantune.model.architecture import MONAI, Architecture
 from scantune.networks import ARCHITECTURES
 from scantune.networks.monai_networks import monai_defaults
 from scantune.runtime.devices import find_device
-from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.training.cache import OnCase, ignore_progress
 from scantune.training.examples import Example
 from scantune.training.registration import (
@@ -86,10 +88,33 @@ class TrainingPlan:
 
     recipe: Recipe
     source: CaseSource
-    preprocessing: Preprocessing
+    preprocessing: Backend[Any]
     network: NetworkTable
     task: RegistrationSettings | None = None
     """The registration task; None for segmentation."""
+
+    @classmethod
+    def of_data(
+        cls,
+        data: str | Path,
+        labels: Mapping[str, int],
+        overrides: Mapping[str, Any] | None = None,
+        network: Mapping[str, Any] | None = None,
+    ) -> "TrainingPlan":
+        """Read the plan of a recipe, or of a folder of labelled scans whose layout is known by its content.
+
+        Args:
+            data: A recipe or a folder.
+            labels: The structures in a folder, by name: those of the model.
+            overrides: Entries that replace those of the table [data].
+            network: What the user named as the network, in place of the table [network].
+        """
+        path = Path(data)
+        if not path.is_dir():
+            return cls.read(read_recipe(data), overrides, network)
+        structures = {name: value for name, value in labels.items() if value}
+        table = {"dataset": find_layout(path), "root": str(path), "structures": structures}
+        return cls.read(Recipe(path.name, data=table), overrides, network)
 
     @classmethod
     def read(
@@ -120,12 +145,10 @@ class TrainingPlan:
             examples.append(Example(case.volume, case.reference, name))
         return examples
 
-    def cases(self, preprocessing: Preprocessing, device: str) -> tuple[Iterator[Prepared], Iterator[Prepared]]:
+    def cases(self, backend: Backend[Any], device: str) -> tuple[Iterator[Prepared], Iterator[Prepared]]:
         """Return the training and the validation cases, prepared for a trained model when they are needed."""
         where = find_device(device)
-        training, held_out = (
-            (case for _, case in self.source.prepared(split, preprocessing, where)) for split in SPLITS
-        )
+        training, held_out = ((case for _, case in self.source.prepared(split, backend, where)) for split in SPLITS)
         return training, held_out
 
 

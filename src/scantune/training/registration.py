@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from scantune.backends import Preprocessing
 from scantune.config.settings import require_network, settings_from_table
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.networks import AtlasShape, RegistrationNetwork, registration_network
 from scantune.scans.case import Case
 from scantune.scans.io import read_labels, read_scan
-from scantune.scans.preprocess import Preprocessing
 from scantune.simulate.anatomies.icbm152 import icbm152_case
 from scantune.tasks import Registration, Segmentation, find_task
 
@@ -114,7 +114,7 @@ def new_registration(
             "Registration matches slices by their height, so that [preprocessing] needs slab = [EXTENT, DEPTH], in mm."
         )
     case = task.read(labels)
-    prepared = preprocessing.apply(case)
+    prepared = preprocessing.prepare(case)
     assert prepared.reference is not None and prepared.slab is not None and prepared.distance is not None
     image, reference = prepared.volume[:, 0], prepared.reference
     top, left, rows, columns = _bounds(reference > 0)

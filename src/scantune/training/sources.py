@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 import torch
 
+from scantune.backends import Backend, Prepared, Preprocessing
 from scantune.config.settings import settings_from_table
 from scantune.datasets import DATASETS, DataSet, ScanEntry
 from scantune.datasets.folder import FolderOptions, ScanFolder
@@ -21,7 +22,6 @@ from scantune.datasets.inspect import inspect_scan
 from scantune.datasets.subjects import subjects_in_two_splits
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Prepared, Preprocessing
 from scantune.simulate import COHORTS, VERSION, Anatomy, Atlas, Cohort, icbm152, label_maps
 from scantune.simulate.anatomies.labelmaps import STRUCTURE_SCHEME, TISSUE_SCHEME
 from scantune.training.cache import OnCase, case_key, ignore_progress, prepared_cases, refuse_scans
@@ -47,12 +47,12 @@ class CaseSource(ABC):
         return False
 
     def prepared(
-        self, split: Split, preprocessing: Preprocessing, device: torch.device, on_case: OnCase = ignore_progress
+        self, split: Split, backend: Backend[Any], device: torch.device, on_case: OnCase = ignore_progress
     ) -> Iterator[tuple[str, Prepared]]:
         """Yield names and prepared volumes of a split's cases; `on_case` is called if their number is known."""
         del on_case
         for case in self.cases(split, device):
-            yield case.name, preprocessing.apply(case)
+            yield case.name, backend.prepare(case)
 
     @property
     def cohort_name(self) -> str:
@@ -87,7 +87,7 @@ class CaseSource(ABC):
         """
         raise InputError(f"The scans of {site} cannot be told from others to train on; describe them as a data set.")
 
-    def identity(self, preprocessing: Preprocessing) -> str:  # noqa: ARG002
+    def identity(self, backend: Backend[Any]) -> str:  # noqa: ARG002
         """Return a hash of everything that decides how training and validation scans look, wherever they lie.
 
         Raises:
@@ -155,15 +155,16 @@ class ListedSource(CaseSource):
     def prepared(
         self,
         split: Split,
-        preprocessing: Preprocessing,
+        backend: Backend[Any],
         device: torch.device,  # noqa: ARG002
         on_case: OnCase = ignore_progress,
     ) -> Iterator[tuple[str, Prepared]]:
         """Yield names and prepared volumes of a split's cases, from the cache if there is one."""
         entries = self.entries(split)
-        if preprocessing.n4:  # takes long, and what cannot be read should not come out at the end of it
+        # N4 takes long, and what cannot be read should not come out at the end of it.
+        if isinstance(backend, Preprocessing) and backend.n4:
             refuse_scans(self.unreadable, len(self._needed()))
-        return prepared_cases(entries, preprocessing, self.cache or None, on_case=on_case)
+        return prepared_cases(entries, backend, self.cache or None, on_case=on_case)
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
@@ -190,10 +191,10 @@ class ListedSource(CaseSource):
         """Return whether the scans are of real people."""
         return "real"
 
-    def identity(self, preprocessing: Preprocessing) -> str:
+    def identity(self, backend: Backend[Any]) -> str:
         """Return a hash of the files of training and validation scans, and of how they are read."""
         keys: dict[str, list[str]] = {
-            split: [case_key(entry, preprocessing) for entry in self.entries(split)] for split in SPLITS
+            split: [case_key(entry, backend) for entry in self.entries(split)] for split in SPLITS
         }
         return _digest({"names": self.names(), **keys})
 
@@ -491,7 +492,7 @@ class SimulatedSource(CaseSource):
             raise InputError(f"The centre {site} of cohort {self.cohort} has no people for {missing[0]}.")
         return replace(self, centre=site, train=None, validation=None)
 
-    def identity(self, preprocessing: Preprocessing) -> str:  # noqa: ARG002
+    def identity(self, backend: Backend[Any]) -> str:  # noqa: ARG002
         """Return a hash of the cohort, the simulator's version, the protocol and the numbers of people."""
         centre = self.known.centres[self.training_site()]
         counts: dict[str, int | None] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from scantune.backends import Preprocessing
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.runtime.devices import find_device
@@ -51,7 +52,7 @@ def train_model(
     started = time.perf_counter()
     settings = plan.recipe.train
     model = _new_model(plan) if start is None else _fine_tuned(start, plan)
-    plan = replace(plan, preprocessing=model.preprocessing)
+    plan = replace(plan, preprocessing=model.backend)
     trained = train_network(
         plan.examples("train", on_case),
         plan.examples("validation", on_case),
@@ -87,6 +88,7 @@ def _new_model(plan: TrainingPlan) -> Model:
         torch.manual_seed(stream_seed(plan.recipe.train.seed, 0, 0))
         if plan.task is not None:
             assert isinstance(plan.network, RegistrationNetworkSettings)
+            assert isinstance(plan.preprocessing, Preprocessing)
             return new_registration(plan.task, plan.network, plan.source.names(), plan.preprocessing)
         assert not isinstance(plan.network, RegistrationNetworkSettings)
         architecture = plan.network.architecture
@@ -114,9 +116,9 @@ def _fine_tuned(start: Model, plan: TrainingPlan) -> Model:
                 f"The network of the model {start.name} has {name} {start.architecture.get(name)}, but [network] of "
                 f"the recipe {recipe} says {value}; leave it out there."
             )
-    if plan.recipe.preprocessing and plan.preprocessing != start.preprocessing:
+    if plan.recipe.preprocessing and plan.preprocessing != start.backend:
         raise InputError(
-            f"The model {start.name} is for scans prepared as {start.preprocessing.record()}, but [preprocessing] of "
+            f"The model {start.name} is for scans prepared as {start.backend.record()}, but [preprocessing] of "
             f"the recipe {recipe} says otherwise; leave that table out, and the model's holds."
         )
     return replace(start, prior=None, helpers={})

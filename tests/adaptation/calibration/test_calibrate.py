@@ -13,11 +13,11 @@ from scantune.adaptation.calibration.calibrate import calibrate, rehearse
 from scantune.adaptation.calibration.margin import GAINS, Rehearsed, fit_gain
 from scantune.adaptation.calibration.rehearsal import Stand, thinned, without_bias
 from scantune.adaptation.guard.rescue import Margins, Rescue, Stage
+from scantune.backends.slices import Preprocessing
 from scantune.model.describe import describe_model
 from scantune.prior.assessment import GradedReadings, HomeReadings
 from scantune.prior.readings import HomeScan, PredictionReader, read_home
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -36,10 +36,10 @@ CASES = [case_of(seed) for seed in range(100, 108)]
 @pytest.fixture(scope="module")
 def model(toy):
     """The toy model, with home readings of eight people."""
-    made = replace(toy.model, preprocessing=Preprocessing(size=(48, 48), percentiles=(0, 100)))
-    prepared = [made.preprocessing.apply(case) for case in CASES]
+    made = replace(toy.model, backend=Preprocessing(size=(48, 48), percentiles=(0, 100)))
+    prepared = [made.backend.prepare(case) for case in CASES]
     prior = toy.prior.calibrated(toy.network, [(each.volume, None) for each in prepared])
-    scans = [HomeScan(Volume(each.volume), each.reference, made.preprocessing.voxel_ml(each)) for each in prepared]
+    scans = [HomeScan(Volume(each.volume, reference=each.reference), made.backend.voxel_ml(each)) for each in prepared]
     home = read_home(toy.network, scans, toy.task, 2)
     return replace(made, prior=replace(prior, calibration=replace(prior.calibration, home=home)))
 
@@ -105,7 +105,7 @@ def test_a_rehearsed_prediction_is_that_of_the_network_and_graded(toy, model):
     stand = Stand.of(model, CASES[0], "cpu", steps=2)
     readings = stand.read(CASES[0])
     with torch.no_grad():
-        labels = toy.network((prepared := model.preprocessing.apply(CASES[0])).volume).argmax(1)
+        labels = toy.network((prepared := model.backend.prepare(CASES[0])).volume).argmax(1)
     truth = prepared.reference
     for value in (1, 2):
         both = int(((labels == value) & (truth == value)).sum())

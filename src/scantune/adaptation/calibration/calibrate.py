@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from scantune.adaptation.calibration.degradations import FAMILIES
 from scantune.adaptation.calibration.margin import Rehearsed, fit_gain
 from scantune.adaptation.calibration.rehearsal import Person, Stand, thinned, without_bias
+from scantune.backends import Preprocessing
 from scantune.model.model import Model
 from scantune.prior.assessment import GradedReadings, HomeReadings, assess
 from scantune.prior.coefficients import SHIPPED, Contest, FitCounts, LocalCoefficients
@@ -44,8 +45,8 @@ def calibrate(
 ) -> Model:
     """Return a model whose assessment is calibrated on degraded scans of held-out people.
 
-    With fewer than `PEOPLE_FOR_A_FIT` people, or without home readings and their Dice, the model stays as it is: then
-    the shipped coefficients count.
+    With fewer than `PEOPLE_FOR_A_FIT` people, without home readings and their Dice, or where the network does not see
+    slices, the model stays as it is: then the shipped coefficients count.
 
     Args:
         model: A model whose prior has home readings.
@@ -56,6 +57,8 @@ def calibrate(
     known = None if model.prior is None else model.prior.calibration
     home = None if known is None else known.home
     if model.prior is None or known is None or home is None or home.dice is None or home.people < PEOPLE_FOR_A_FIT:
+        return model
+    if not isinstance(model.backend, Preprocessing):
         return model
     people: dict[str, Case] = {}
     for case in cases:
@@ -108,10 +111,11 @@ def rehearse(
         device: Where to compute.
         on_progress: Called after each part of the work.
     """
-    rows, columns = model.preprocessing.size
+    assert isinstance(model.backend, Preprocessing)
+    rows, columns = model.backend.size
     slices = max(1, min(MOST_SLICES, SLICE_PIXELS // (rows * columns)))
     progress = _Progress(len(cases) * (len(FAMILIES) * FAMILY_PARTS + ADAPTATIONS * ADAPTATION_PARTS), on_progress)
-    few = [without_bias(thinned(case, model.preprocessing, slices), model.preprocessing) for case in cases]
+    few = [without_bias(thinned(case, model.backend, slices), model.backend) for case in cases]
     stand = Stand.of(model, few[0], device, STEPS)
     usual = [stand.read(case) for case in few]
     found = Rehearsal(len(few))

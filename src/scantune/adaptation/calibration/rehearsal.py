@@ -8,6 +8,7 @@ from scantune.adaptation.adapt import PRESETS, source_network
 from scantune.adaptation.calibration.degradations import SEVERITIES, Degradation, part_of
 from scantune.adaptation.guard.rescue import Rescue, Stage
 from scantune.adaptation.loop import optimise
+from scantune.backends import Preprocessing
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork
@@ -17,7 +18,6 @@ from scantune.runtime.devices import find_device
 from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import Orientation
-from scantune.scans.preprocess import Preprocessing
 from scantune.scans.volume import Volume
 
 FAILED = 0.3
@@ -46,8 +46,9 @@ class Stand:
     def of(cls, model: Model, case: Case, device: str, steps: int) -> "Stand":
         """Return the stand for a model, whose network is tried on a case."""
         where = find_device(device)
-        preprocessing = replace(model.preprocessing, n4=False)
-        volume = Volume(preprocessing.apply(case).volume).to(where)
+        assert isinstance(model.backend, Preprocessing)
+        preprocessing = replace(model.backend, n4=False)
+        volume = Volume(preprocessing.prepare(case).volume).to(where)
         network, task = source_network(model, volume, where, 0)
         prior = None if model.prior is None else model.prior.to(where)
         method = find_method(task.method)(ModelParts(task, prior, model.helpers), {})
@@ -55,9 +56,8 @@ class Stand:
 
     def prepare(self, case: Case) -> tuple[Volume, GradedReader]:
         """Return a case as the network sees it, and a reader of its predictions."""
-        prepared = self.preprocessing.apply(case)
-        volume = Volume(prepared.volume, prepared.padding, prepared.distance)
-        volume = volume.to(next(self.network.parameters()).device)
+        prepared = self.preprocessing.prepare(case)
+        volume = self.preprocessing.windows(prepared).to(next(self.network.parameters()).device)
         structures, voxel = max(self.model.labels.values()), self.preprocessing.voxel_ml(prepared)
         numbers, truth = range(len(volume.images)), prepared.reference
         return volume, GradedReader(volume.images, numbers, self.model.task, structures, voxel, reference=truth)

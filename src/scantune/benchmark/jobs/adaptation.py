@@ -104,7 +104,7 @@ class Adaptation(Job):
         """Adapt, score, write."""
         device = find_device(environment.device)
         model = self._model(environment)
-        case = restrict_to_slab(_case(self.scan, device), model.preprocessing)
+        case = restrict_to_slab(_case(self.scan, device), model.backend)
         structures = common_structures(model.labels, self.labels)
         watcher = DiceObserver(str(self.how.method), model, case, structures, self.score, self.watch)
         reset_peak_memory(device)

@@ -41,7 +41,7 @@ class DiceObserver:
         kind = find_method(self.name)
         if not self.steps:
             return kind
-        prepared = self.model.preprocessing.apply(self.case)
+        prepared = self.model.backend.prepare(self.case)
         watcher = self
 
         class Watched(kind):  # type: ignore[valid-type, misc]
@@ -50,7 +50,7 @@ class DiceObserver:
                 # The first score counts: after a run, the objective of the source network may be asked for as step 0.
                 if step in watcher.steps and step not in watcher.found:
                     seen = predict(self.network, volume, self.task, None)
-                    labels = prepared.to_native(seen.probabilities)
+                    labels = watcher.model.backend.restore(seen.probabilities, prepared)
                     watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.score == WHOLE)
 
         return Watched

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scantune.backends import Backend, Preprocessing
 from scantune.evaluation.metrics import Score, dice, score
 from scantune.evaluation.rows import MEAN, WHOLE
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Preprocessing
 
 LabelArray = NDArray[np.integer[Any]]
 Structures = Mapping[str, tuple[int, int]]
@@ -49,12 +49,12 @@ def dices(prediction: LabelArray, case: Case, structures: Structures, whole: boo
     return found | ({MEAN: finite_mean(each)} if each else {})
 
 
-def restrict_to_slab(case: Case, preprocessing: Preprocessing) -> Case:
-    """Return the scan with its reference restricted to the slab of the preprocessing, if it has one."""
-    if preprocessing.slab is None:
+def restrict_to_slab(case: Case, backend: Backend[Any]) -> Case:
+    """Return the scan with its reference restricted to the slab that the network sees, if it sees no more."""
+    if not isinstance(backend, Preprocessing) or backend.slab is None:
         return case
     assert case.reference is not None
-    prepared = preprocessing.apply(case)
+    prepared = backend.prepare(case)
     everything = torch.zeros(len(prepared.volume), 2, *prepared.grid.size)
     everything[:, 1] = 1
     return replace(case, reference=case.reference * (prepared.to_native(everything) > 0))

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from scipy import ndimage
 
+from scantune.backends import slices as preprocess
+from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError, ScanError
-from scantune.scans import preprocess
 from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, SliceGrid
-from scantune.scans.preprocess import Preprocessing
 
 ORIENTATIONS = [
     (axes, signs) for axes in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)
@@ -118,7 +118,7 @@ def test_the_volume_is_the_reoriented_scan_when_nothing_else_is_asked():
     case = made_up(affine_of((2, 0, 1), (-1, 1, -1), (0.9, 0.9, 3.0)))
     canonical = nibabel.as_closest_canonical(nibabel.Nifti1Image(case.image, case.affine)).get_fdata()
     expected = in_display_order(canonical, "axial")
-    prepared = Preprocessing(size=expected.shape[1:], percentiles=(0, 100)).apply(case)
+    prepared = Preprocessing(size=expected.shape[1:], percentiles=(0, 100)).prepare(case)
     scaled = (expected - expected.min()) / (expected.max() - expected.min())
     np.testing.assert_allclose(prepared.volume[:, 0].numpy(), scaled, atol=1e-6)
     assert prepared.padding is None
@@ -130,7 +130,7 @@ def test_the_volume_is_the_reoriented_scan_when_nothing_else_is_asked():
 
 def test_percentiles_are_scaled_as_numpy_has_them_and_clipped():
     case = made_up(np.eye(4))
-    prepared = Preprocessing(size=(18, 20), percentiles=(5, 90)).apply(case)
+    prepared = Preprocessing(size=(18, 20), percentiles=(5, 90)).prepare(case)
     low, high = np.percentile(case.image.astype(np.float64), [5, 90])
     np.testing.assert_allclose(prepared.limits, (low, high), rtol=1e-6)
     expected = np.clip((case.image - low) / (high - low), 0, 1)
@@ -141,9 +141,9 @@ def test_percentiles_are_scaled_as_numpy_has_them_and_clipped():
 def test_percentiles_of_a_skull_stripped_scan_leave_its_zeros_out():
     case = made_up(np.eye(4))
     case.image[:8] = 0
-    prepared = Preprocessing(content="nonzero").apply(case)
+    prepared = Preprocessing(content="nonzero").prepare(case)
     np.testing.assert_allclose(prepared.limits, np.percentile(case.image[case.image != 0], [1, 99]), rtol=1e-6)
-    assert prepared.limits[0] > Preprocessing().apply(case).limits[0]
+    assert prepared.limits[0] > Preprocessing().prepare(case).limits[0]
 
 
 @pytest.mark.parametrize("content", ["all", "nonzero"])
@@ -151,7 +151,7 @@ def test_a_scan_without_contrast_between_its_percentiles_is_refused(content):
     image = np.zeros((20, 20, 3), np.float32)
     image[0, 0, 0] = 5 if content == "all" else 0
     with pytest.raises(ScanError, match=r"a-scan must have .*percentiles 1 and 99 are both 0"):
-        Preprocessing(content=content).apply(Case("a-scan", image, np.eye(4)))
+        Preprocessing(content=content).prepare(Case("a-scan", image, np.eye(4)))
 
 
 def biased_case(shape):
@@ -176,7 +176,7 @@ def test_n4_takes_most_of_a_smooth_bias_away(shape):
     assert corrected.shape == shape
     assert spread(corrected) < 0.5 * spread(case.image)
     assert not corrected[:, :2].any()
-    prepared = Preprocessing(n4=True, content="nonzero", size=(36, 40), percentiles=(0, 100)).apply(case)
+    prepared = Preprocessing(n4=True, content="nonzero", size=(36, 40), percentiles=(0, 100)).prepare(case)
     assert prepared.limits[1] == pytest.approx(corrected.max(), rel=0.05)
 
 
@@ -189,7 +189,7 @@ def test_n4_finds_its_own_foreground_when_none_is_given():
 def test_n4_on_a_line_is_one_sentence():
     case = Case("line", np.arange(1, 9, dtype=np.float32).reshape(8, 1, 1), np.eye(4))
     with pytest.raises(ScanError, match="line must be a picture"):
-        Preprocessing(n4=True).apply(case)
+        Preprocessing(n4=True).prepare(case)
 
 
 # Resampling, crop and padding
@@ -255,7 +255,7 @@ def test_labels_take_the_pixel_under_their_centre(native, resampled):
 
 def test_the_field_of_view_is_kept_and_through_plane_spacing_untouched():
     case = made_up(affine_of(spacing=(0.8, 1.2, 4.0)), shape=(40, 30, 5))
-    prepared = Preprocessing(spacing=1.0, size=(64, 64)).apply(case)
+    prepared = Preprocessing(spacing=1.0, size=(64, 64)).prepare(case)
     assert prepared.grid.native == (30, 40)
     assert prepared.grid.resampled == (36, 32)
     assert prepared.volume.shape == (5, 1, 64, 64)
@@ -264,8 +264,8 @@ def test_the_field_of_view_is_kept_and_through_plane_spacing_untouched():
 @pytest.mark.parametrize("size", [(18, 20), (30, 30), (9, 30), (31, 11), (5, 4)])
 def test_crop_and_padding_are_centred_and_marked(size):
     case = made_up(np.eye(4))
-    prepared = Preprocessing(size=size, percentiles=(0, 100)).apply(case)
-    whole = Preprocessing(size=(18, 20), percentiles=(0, 100)).apply(case).volume[:, 0].numpy()
+    prepared = Preprocessing(size=size, percentiles=(0, 100)).prepare(case)
+    whole = Preprocessing(size=(18, 20), percentiles=(0, 100)).prepare(case).volume[:, 0].numpy()
     picture, marked = np.zeros((7, *size)), np.ones((7, *size), bool)
     for row, column in itertools.product(range(size[0]), range(size[1])):
         inner_row, inner_column = row + (18 - size[0]) // 2, column + (20 - size[1]) // 2
@@ -285,18 +285,18 @@ def test_a_skull_stripped_scan_is_centred_on_its_bounding_box():
     image[30:36, 2:10, 1] = np.random.default_rng(0).random((6, 8)) + 1
     image[20, 5, 3] = 1
     case = Case("head", image, np.eye(4))
-    prepared = Preprocessing(content="nonzero", size=(8, 16), percentiles=(0, 100)).apply(case)
+    prepared = Preprocessing(content="nonzero", size=(8, 16), percentiles=(0, 100)).prepare(case)
     rows, columns = np.nonzero(in_display_order(image, "axial").any(0))
     assert (rows.min(), columns.min()) == prepared.grid.offset
     assert (rows.max() - rows.min() + 1, columns.max() - columns.min() + 1) == (8, 16)
-    finer = Preprocessing(content="nonzero", size=(16, 32), spacing=0.5).apply(case)
+    finer = Preprocessing(content="nonzero", size=(16, 32), spacing=0.5).prepare(case)
     assert finer.grid.offset == (2 * rows.min(), 2 * columns.min())
 
 
 def test_zeros_of_the_scan_are_no_padding():
     case = made_up(np.eye(4))
     case.image[:5] = 0
-    padding = Preprocessing(content="nonzero", size=(30, 30)).apply(case).padding
+    padding = Preprocessing(content="nonzero", size=(30, 30)).prepare(case).padding
     assert torch.count_nonzero(~padding[0, 0]) == 18 * 20
 
 
@@ -314,7 +314,7 @@ def test_labels_come_back_for_every_orientation_straight_and_oblique(refine):
         plane = PLANES[index % 3]
         in_plane = [case.spacing[axis] for axis in Orientation.closest(case.affine, plane).axes[1:]]
         working = None if refine is None else min(in_plane) / refine
-        prepared = Preprocessing(plane=plane, size=(168, 168), spacing=working).apply(case)
+        prepared = Preprocessing(plane=plane, size=(168, 168), spacing=working).prepare(case)
         found = prepared.to_native(one_hot(prepared.reference))
         assert found.dtype == np.uint8
         assert found.shape == case.shape
@@ -328,7 +328,7 @@ def test_labels_come_back_for_every_orientation_straight_and_oblique(refine):
 @pytest.mark.parametrize("refine", [None, 1.4, 3.0])
 def test_labels_come_back_from_one_slice_to_sixty_and_from_thin_to_thick(slices, spacing, refine):
     case = made_up(affine_of(spacing=(spacing, spacing, 3.0)), (40, 36, slices), seed=slices)
-    prepared = Preprocessing(size=(128, 128), spacing=refine and spacing / refine).apply(case)
+    prepared = Preprocessing(size=(128, 128), spacing=refine and spacing / refine).prepare(case)
     assert len(prepared.volume) == slices
     found = prepared.to_native(one_hot(prepared.reference))
     assert worst_dice(found, case.reference) > 0.99
@@ -340,14 +340,14 @@ def test_refining_by_a_little_rounds_corners_so_small_structures_may_fall_below_
     """Native centres then lie between working pixels, and linear weights outvote single corner pixels."""
     for seed in range(3):
         case = made_up(affine_of(spacing=(1, 1, 3)), shape, seed=seed)
-        prepared = Preprocessing(size=(200, 200), spacing=1 / refine).apply(case)
+        prepared = Preprocessing(size=(200, 200), spacing=1 / refine).prepare(case)
         assert worst_dice(prepared.to_native(one_hot(prepared.reference)), case.reference) > least
 
 
 def test_a_coarser_working_grid_returns_the_labels_it_can_hold():
     """At 1.5 times the pixel size small corners go, large structures stay where they were."""
     case = made_up(affine_of(spacing=(1, 1, 3)), (60, 54, 8))
-    prepared = Preprocessing(size=(64, 64), spacing=1.5).apply(case)
+    prepared = Preprocessing(size=(64, 64), spacing=1.5).prepare(case)
     found = prepared.to_native(one_hot(prepared.reference))
     assert 0.9 < worst_dice(found, case.reference) < 1
     for label in (1, 2, 3):
@@ -357,7 +357,7 @@ def test_a_coarser_working_grid_returns_the_labels_it_can_hold():
 
 def test_beyond_the_crop_there_is_background():
     case = made_up(np.eye(4))
-    prepared = Preprocessing(size=(6, 8)).apply(case)
+    prepared = Preprocessing(size=(6, 8)).prepare(case)
     certain = torch.zeros(7, 4, 6, 8)
     certain[:, 2] = 1
     found = prepared.to_native(certain)
@@ -368,7 +368,7 @@ def test_beyond_the_crop_there_is_background():
 
 def test_labels_are_the_arg_max_of_all_resampled_probabilities():
     case = made_up(np.eye(4), (20, 18, 35))
-    prepared = Preprocessing(size=(24, 25), spacing=0.7).apply(case)
+    prepared = Preprocessing(size=(24, 25), spacing=0.7).prepare(case)
     probabilities = torch.softmax(torch.randn(35, 5, 24, 25, generator=torch.Generator().manual_seed(0)), 1)
     found = in_display_order(prepared.to_native(probabilities), "axial")
     (top, left), (rows, columns) = prepared.grid.offset, prepared.grid.resampled
@@ -381,7 +381,7 @@ def test_labels_are_the_arg_max_of_all_resampled_probabilities():
 
 def test_one_class_alone_is_compared_to_a_half():
     case = made_up(np.eye(4))
-    prepared = Preprocessing(size=(24, 16)).apply(case)
+    prepared = Preprocessing(size=(24, 16)).prepare(case)
     foreground = torch.rand(7, 1, 24, 16, generator=torch.Generator().manual_seed(0))
     found = in_display_order(prepared.to_native(foreground), "axial")
     expected = np.zeros((7, 18, 20))
@@ -399,7 +399,7 @@ def test_never_more_than_one_class_of_a_few_slices_is_resampled_at_once(monkeypa
 
     monkeypatch.setattr(SliceGrid, "restore", spy)
     case = made_up(np.eye(4), (20, 18, 35))
-    prepared = Preprocessing(size=(24, 24)).apply(case)
+    prepared = Preprocessing(size=(24, 24)).prepare(case)
     prepared.to_native(one_hot(prepared.reference))
     chunks = [preprocess._CHUNK, preprocess._CHUNK, 35 - 2 * preprocess._CHUNK]
     assert seen == [(slices, 24, 24) for slices in chunks for _ in range(4)]
@@ -407,27 +407,27 @@ def test_never_more_than_one_class_of_a_few_slices_is_resampled_at_once(monkeypa
 
 def test_half_precision_and_gradients_do_not_disturb():
     case = made_up(np.eye(4))
-    prepared = Preprocessing(size=(18, 20)).apply(case)
+    prepared = Preprocessing(size=(18, 20)).prepare(case)
     probabilities = one_hot(prepared.reference).to(torch.bfloat16).requires_grad_()
     np.testing.assert_array_equal(prepared.to_native(probabilities), case.reference)
 
 
 def test_probabilities_of_another_size_are_refused():
-    prepared = Preprocessing(size=(24, 24)).apply(made_up(np.eye(4)))
+    prepared = Preprocessing(size=(24, 24)).prepare(made_up(np.eye(4)))
     with pytest.raises(ValueError, match=re.escape("(7, 'classes', 24, 24), not (7, 4, 24, 25)")):
         prepared.to_native(torch.zeros(7, 4, 24, 25))
 
 
 def test_a_case_without_reference_has_none():
     case = Case("a", np.random.default_rng(0).random((5, 6, 3), np.float32), np.eye(4))
-    assert Preprocessing(size=(8, 8)).apply(case).reference is None
+    assert Preprocessing(size=(8, 8)).prepare(case).reference is None
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int16, np.int64])
 def test_references_of_any_integer_type_are_taken(dtype):
     case = made_up(np.eye(4))
     other = Case("a", case.image, case.affine, reference=case.reference.astype(dtype))
-    prepared = Preprocessing(size=(18, 20)).apply(other)
+    prepared = Preprocessing(size=(18, 20)).prepare(other)
     assert prepared.reference.dtype == torch.int64
     np.testing.assert_array_equal(prepared.reference, in_display_order(case.reference, "axial"))
 
@@ -435,7 +435,7 @@ def test_references_of_any_integer_type_are_taken(dtype):
 def test_the_scan_itself_is_left_alone():
     case = made_up(affine_of(signs=(-1, 1, -1)))
     before = case.image.copy(), case.reference.copy()
-    Preprocessing(size=(24, 24), spacing=0.5).apply(case)
+    Preprocessing(size=(24, 24), spacing=0.5).prepare(case)
     np.testing.assert_array_equal(case.image, before[0])
     np.testing.assert_array_equal(case.reference, before[1])
 
@@ -451,7 +451,7 @@ def test_the_record_of_a_preprocessing_survives_json():
 
 
 def test_the_record_of_a_prepared_scan_tells_where_its_pictures_lie():
-    prepared = Preprocessing(size=(24, 10)).apply(made_up(affine_of(signs=(-1, 1, 1))))
+    prepared = Preprocessing(size=(24, 10)).prepare(made_up(affine_of(signs=(-1, 1, 1))))
     record = json.loads(json.dumps(prepared.record()))
     assert record["axes"] == [2, 1, 0]
     assert record["flips"] == [False, True, False]

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scantune.backends.slices import PreparedSlices
 from scantune.scans.case import Case
-from scantune.scans.preprocess import Prepared
 
 LPS = np.array([-1.0, -1.0, 1.0])
 """From the directions of affines (right, anterior, superior) to those of ITK (left, posterior, superior)."""
 
 
 def native_displacement(
-    displacement: Tensor, prepared: Prepared, case: Case, world: Sequence[Sequence[float]]
+    displacement: Tensor, prepared: PreparedSlices, case: Case, world: Sequence[Sequence[float]]
 ) -> NDArray[np.float32]:
     """Return the displacement from every voxel of a scan to its place in the atlas's own space.
 

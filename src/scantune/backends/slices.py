@@ -1,4 +1,4 @@
-"""Preparation of a scan for a network, and predictions back on the scan's own grid."""
+"""Slices of a scan for a 2D network, and predictions back on the scan's own grid."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scantune.backends.base import Backend, Prepared
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, ScanError
 from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
+from scantune.scans.volume import Volume
 
 LARGEST_SLICE = 8192
 """Largest number of pixels along an axis of a slice. Scans have a few hundred, damaged headers any number."""
@@ -26,13 +28,10 @@ _CHUNK = 16  # slices that are resampled at once, to bound the memory
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """Scan as the network sees it.
+class PreparedSlices(Prepared):
+    """Slices as a 2D network sees them: intensities in [0, 1]; slabs have heights as second channel.
 
     Attributes:
-        volume: Intensities `(slices, 1, height, width)`, float32 in [0, 1]. Slabs have heights as second channel.
-        padding: True where zero-padding was added, `(slices, 1, height, width)`. None without padding.
-        reference: Labels `(slices, height, width)`, int64. None if the case has no reference.
         limits: Intensities of the scan that became 0 and 1.
         orientation: Array axes that became slices, rows and columns.
         grid: Resampling and cropping of slices.
@@ -40,9 +39,6 @@ class Prepared:
         slab: Slices of the scan that were kept. None for all.
     """
 
-    volume: Tensor
-    padding: Tensor | None
-    reference: Tensor | None
     limits: tuple[float, float]
     orientation: Orientation
     grid: SliceGrid
@@ -97,7 +93,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Backend[PreparedSlices]):
     """Settings of the preparation of a scan, which are part of the model file.
 
     Attributes:
@@ -145,10 +141,26 @@ class Preprocessing:
             if not good:
                 raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
 
-    def voxel_ml(self, prepared: Prepared) -> float:
+    def voxel_ml(self, prepared: PreparedSlices) -> float:
         """Return the volume in mL of a voxel of a prepared scan, counting 1 mm for what is not known."""
         side = self.spacing or 1.0
         return side * side * (prepared.distance or 1.0) / 1000
+
+    def windows(self, prepared: PreparedSlices) -> Volume:
+        """Return all slices."""
+        return Volume(prepared.volume, prepared.padding, prepared.distance, reference=prepared.reference)
+
+    def restore(self, scores: Tensor, prepared: PreparedSlices) -> NDArray[np.uint8]:
+        """Return the labels `(x, y, z)` on the scan's own grid."""
+        return prepared.to_native(scores)
+
+    def restore_each(self, scores: Tensor, prepared: PreparedSlices) -> NDArray[np.uint8]:
+        """Return maps of 0 and 1 of structures that may overlap, `(structures, x, y, z)`, on the scan's own grid."""
+        return np.stack([prepared.to_native(scores[:, [each]]) for each in range(scores.shape[1])])
+
+    def view(self, prepared: PreparedSlices, case: Case) -> Plane:
+        """Return the plane of the slices on the scan's own grid."""
+        return prepared.orientation.plane(case.affine)
 
     def record(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
@@ -171,7 +183,7 @@ class Preprocessing:
             )
         return settings_from_table(cls, record, "the recorded preprocessing")
 
-    def apply(self, case: Case) -> Prepared:
+    def prepare(self, case: Case) -> PreparedSlices:
         """Prepare a scan for the network.
 
         Raises:
@@ -196,7 +208,7 @@ class Preprocessing:
         if slab is not None:
             heights = slab.heights(distance).to(volume).view(-1, 1, 1, 1)
             volume = torch.cat([volume, heights.expand_as(volume)], dim=1)
-        return Prepared(volume, padding, reference, limits, orientation, grid, distance, slab)
+        return PreparedSlices(volume, padding, reference, limits, orientation, grid, distance, slab)
 
     def _slab(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> Slab | None:
         if self.slab is None:

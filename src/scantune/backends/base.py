@@ -1,0 +1,115 @@
+"""Contract of a backend: what stands between the files of a scan and a network."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scantune.scans.case import Case
+from scantune.scans.grid import Plane
+from scantune.scans.volume import Volume
+
+ReadOutput = Callable[[Any], Tensor]
+"""Turns the raw output of a network into class probabilities `(slices, classes, *spatial)`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Scan as a network sees it. A backend adds what it needs for the way back.
+
+    Attributes:
+        volume: Intensities `(slices, channels, *spatial)`, float32; of a 3D network `(1, channels, depth, height,
+            width)`.
+        padding: True where padding was added, `(slices, 1, *spatial)`. None without padding.
+        reference: Labels `(slices, *spatial)`, int64. None if the case has no reference.
+    """
+
+    volume: Tensor
+    padding: Tensor | None
+    reference: Tensor | None
+
+
+PreparedT = TypeVar("PreparedT", bound=Prepared)
+
+
+class Backend(ABC, Generic[PreparedT]):
+    """What stands between the files of a scan and a network: preparation, windows, prediction and the way back.
+
+    Type parameter `PreparedT` is the prepared scan, which each backend defines with its own way back.
+    """
+
+    @property
+    def channels(self) -> int:
+        """Return the number of images, one per channel, that a scan consists of."""
+        return 1
+
+    @property
+    def window(self) -> tuple[int, ...] | None:
+        """Return the spatial size that the network sees at once, or None if it sees whole slices or volumes.
+
+        A prior belongs to the window that it was fitted with.
+        """
+        return None
+
+    @abstractmethod
+    def prepare(self, case: Case) -> PreparedT:
+        """Prepare a scan, which has `channels` images, for the network.
+
+        Raises:
+            ScanError: The scan cannot be prepared.
+        """
+
+    def windows(self, prepared: PreparedT) -> Volume:
+        """Return what statistics, steps and the assessment see of a scan, on the CPU.
+
+        That is all slices; or, with a `window`, a bounded sample of windows in place of slices, which is the same each
+        time.
+        """
+        return Volume(prepared.volume, prepared.padding, reference=prepared.reference)
+
+    def predict(self, network: nn.Module, prepared: PreparedT, read: ReadOutput) -> Tensor:
+        """Return the scores `(slices, classes, *spatial)` of a whole scan, on the CPU, as `restore` takes them.
+
+        It is called for backends with a `window`; without one, the pass that measures the energy predicts as well.
+
+        Args:
+            network: The network. Windows go to its device.
+            prepared: The scan.
+            read: Turns outputs into probabilities. Scores may also be logits, which have the same labels.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no window")
+
+    @abstractmethod
+    def restore(self, scores: Tensor, prepared: PreparedT) -> NDArray[np.uint8]:
+        """Return the labels `(x, y, z)` on the scan's own grid.
+
+        Args:
+            scores: `(slices, classes, *spatial)`; class 0 is the background. A single class is the probability of a
+                structure.
+            prepared: The scan.
+        """
+
+    @abstractmethod
+    def restore_each(self, scores: Tensor, prepared: PreparedT) -> NDArray[np.uint8]:
+        """Return maps of 0 and 1 of structures that may overlap, `(structures, x, y, z)`, on the scan's own grid.
+
+        Args:
+            scores: Probability of each structure `(slices, structures, *spatial)`.
+            prepared: The scan.
+        """
+
+    @abstractmethod
+    def voxel_ml(self, prepared: PreparedT) -> float:
+        """Return the volume in mL of a voxel of a prepared scan."""
+
+    def view(self, prepared: PreparedT, case: Case) -> Plane:  # noqa: ARG002
+        """Return the plane that a page shows the scan in."""
+        return "axial"
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Return all settings as plain JSON values."""
