@@ -87,7 +87,8 @@ def test_the_methods_section_is_in_the_file(name, graphs):
     assert experiment.table.seeds == ((0, 1, 2, 3) if name == "wmh" else (0,))
     spacing = {"prostate": 0.625, "cardiac": 1.33, "spine": 0.25, "brain": 0.7, "wmh": 1.0}
     assert experiment.recipe.preprocessing["spacing"] == spacing[name]
-    assert experiment.recipe.preprocessing["size"] == [200, 200] if name == "spine" else [256, 256]
+    size = experiment.recipe.preprocessing["size"]
+    assert size == ([200, 200] if name == "spine" else [256, 256])
     assert all(job.start.plan.recipe.train.augment == "strong" for job in of_kind(graphs[name], FineTuning))
 
 

@@ -10,9 +10,10 @@ import scantune
 from scantune import AdaptableNetwork, InputError
 from scantune.methods import METHODS, ModelParts
 from scantune.methods.base import PARAMETER_CHOICES
-from scantune.networks import insert_default_adaptors
+from scantune.networks import ARCHITECTURES, insert_default_adaptors
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
+from scantune.training.autoencoders import AutoencoderSettings
 from tests.conftest import toy_scan
 
 
@@ -163,6 +164,19 @@ def test_any_network_gets_the_image_adaptor_and_a_unet_those_of_features(dimensi
     assert other.adaptors.positions == ()
     images = torch.rand(1, 2, *[8] * dimensions)
     assert torch.allclose(other(images), other.task(images), atol=1e-5)
+
+
+def test_a_registration_network_gets_the_adaptors_of_the_unet_inside_it():
+    shape = {"heights": 4, "rows": 32, "columns": 32, "width": 4}
+    network = ARCHITECTURES["register"](**shape)
+    adapted = insert_default_adaptors(deepcopy(network))
+    assert adapted.adaptors.positions == ("unet.down.1.second", "unet.down.2.second", "unet.down.3.first")
+    widths = [feature.map.in_channels for feature in adapted.adaptors.features]
+    units = [adapted.task.get_submodule(place) for place in adapted.adaptors.positions]
+    assert widths == [unit.conv.out_channels for unit in units]
+    assert AutoencoderSettings().layers(network)[0] == ("unet.down.1.second", "unet.up.1.second")
+    named = dict(network.task.named_modules())
+    assert all(layer in named for group in AutoencoderSettings().layers(network) for layer in group)
 
 
 def test_norm_affine_is_every_scale_and_shift_and_nothing_else(toy):

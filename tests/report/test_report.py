@@ -272,6 +272,19 @@ class TestTables:
             assert f"At the training sites, {method}: {told}." in caption
         assert "p below 0.05/4" in caption
 
+    def test_a_method_that_the_paper_does_not_compare_leaves_its_correction_alone(self, tmp_path):
+        plain, more = ("foe-cnn", "foe-cnn-pca"), ("foe-cnn", "foe-cnn-pca", "batchnorm")
+        rows = [
+            row(cohort="spine", site="UCL", subject=f"p{n}", method=m, dice=0.5, structure="mean")
+            for n in range(3)
+            for m in ("strong baseline", *more)
+        ]
+        write_rows(tmp_path / "rows.csv", rows)
+        study = Study.of(read_scores(tmp_path))
+        columns = study.columns()
+        assert study.adaptations(columns) == ["batchnorm", *plain]
+        assert [study.comparisons_in(columns, method) for method in ("", *more)] == [2, 2, 2, 3]
+
     def test_lambda_and_density_tables_by_a_plain_loop(self, study, rows):
         weights, forms = cells(TABLES["lambda"](study)), cells(TABLES["density"](study))
         named = {"lambda = 0": "foe-cnn", "lambda = 0.1": "foe-cnn-pca", "lambda = 1": "foe-cnn-pca, lambda 1"}

@@ -194,8 +194,18 @@ def insert_adaptors(
     return AdaptedNetwork(network, adaptors)
 
 
+def unet_prefix(task: nn.Module) -> str | None:
+    """Return what comes before the names of a U-Net's layers: nothing if it is the task network, as `unet.` inside it.
+
+    Returns:
+        None if there is no U-Net in the task network.
+    """
+    names = (name for name, part in task.named_modules() if isinstance(part, UNet))
+    return next((f"{name}." if name else "" for name in names), None)
+
+
 def insert_default_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
-    """Insert the paper's adaptors: A^x, and A^1, A^2, A^3 if the task network is the paper's U-Net.
+    """Insert the paper's adaptors: A^x, and A^1, A^2, A^3 if the task network is or holds the paper's U-Net.
 
     Args:
         network: It is shared, not copied.
@@ -206,7 +216,8 @@ def insert_default_adaptors(network: AdaptableNetwork) -> AdaptedNetwork:
             f"Adaptors need a network with convolutions, which tell its channels and dimensions; this one "
             f"({type(network.task).__name__}) has none. Choose another setting of moving, such as all."
         )
-    units = UNET_POSITIONS if isinstance(network.task, UNet) else ()
+    prefix = unet_prefix(network.task)
+    units = () if prefix is None else tuple(f"{prefix}{unit}" for unit in UNET_POSITIONS)
     widths = {unit: int(network.task.get_parameter(f"{unit}.conv.weight").shape[0]) for unit in units}
     return insert_adaptors(network, first.in_channels, widths, 2 if isinstance(first, nn.Conv2d) else 3)
 

@@ -29,6 +29,9 @@ STRONG_BASELINES = ("strong baseline", "source", "source (strong baseline)")
 BASELINE, SUPERVISED = "baseline", "supervised"
 REGISTRATION = "registration"
 
+BEYOND_THE_PAPER = ("batchnorm",)
+"""Methods that the shipped experiments add to those that the paper compares."""
+
 METHOD_ORDER = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
 """Adaptation methods as the paper lists them; others follow as they appear."""
 
@@ -115,15 +118,20 @@ class Study:
         ]
 
     def adaptations(self, columns: Iterable[SiteColumn]) -> list[str]:
-        """Return the adaptation methods with scores in these columns, the paper's first, without variants.
-
-        A Bonferroni correction counts them.
-        """
+        """Return the adaptation methods with scores in these columns, the paper's first, without variants."""
         wanted = set(columns)
         here = {method for column, method in self.scores.cells if column in wanted}
         others = {BASELINE, SUPERVISED, self.against, *STRONG_BASELINES}
         known = [name for name in METHOD_ORDER if name in here]
         return known + [m for m in self.scores.methods if m in here - others - {*known} and not is_variant(m)]
+
+    def comparisons_in(self, columns: Iterable[SiteColumn], method: str = "") -> int:
+        """Return the number of comparisons that a Bonferroni correction counts: those of the paper and of the user.
+
+        A method of `BEYOND_THE_PAPER` does not make the tests of the others stricter. Its own count one more.
+        """
+        family = [name for name in self.adaptations(columns) if name not in BEYOND_THE_PAPER]
+        return len(family) + (method in BEYOND_THE_PAPER)
 
     def variants(self, method: str | None = None) -> list[str]:
         """Return the variants of a method, such as `foe-cnn-pca, lambda 1`; of all methods for None."""

@@ -14,7 +14,8 @@ from scantune.config.settings import TrainingRunSettings, require_positive
 from scantune.errors import InputError
 from scantune.methods.ae import AutoencoderInputs, mean_errors, squared_errors
 from scantune.model.model import Model
-from scantune.networks import AdaptableNetwork, Autoencoders, UNet
+from scantune.networks import AdaptableNetwork, Autoencoders
+from scantune.networks.adaptors import unet_prefix
 from scantune.prior.field_of_experts import Statistics
 from scantune.runtime.devices import reproducible
 from scantune.scans.volume import Batch, Volume
@@ -45,7 +46,7 @@ class AutoencoderSettings(TrainingRunSettings):
     """Slices per step."""
     features: str = "default"
     """The layers that feature autoencoders read, as in a.b+c.d,e.f: commas between autoencoders, + between layers of
-    one resolution, of which the first gets an adaptor. Or none; by default the paper's, and none if it is no U-Net."""
+    one resolution, of which the first gets an adaptor. Or none; by default the paper's, and none without a U-Net."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +55,8 @@ class AutoencoderSettings(TrainingRunSettings):
     def layers(self, network: AdaptableNetwork) -> LayerGroups:
         """Return the layers that the feature autoencoders of a network read."""
         if self.features == "default":
-            return UNET_LAYERS if isinstance(network.task, UNet) else ()
+            prefix = unet_prefix(network.task)
+            return () if prefix is None else tuple(tuple(f"{prefix}{name}" for name in group) for group in UNET_LAYERS)
         if self.features == "none":
             return ()
         groups = tuple(tuple(layer.strip() for layer in group.split("+")) for group in self.features.split(","))

@@ -41,8 +41,8 @@ def corrections(study: Study, column: SiteColumn, method: str) -> int | None:
     """Return the number of comparisons that a test is corrected for; None for methods that do not adapt."""
     training = (column in study.columns(training=True)) if column.cohort != REGISTRATION else None
     task = REGISTRATION if column.cohort == REGISTRATION else ""
-    compared = study.adaptations(study.columns(task=task, training=training))
-    return len(compared) if method in compared else None
+    columns = study.columns(task=task, training=training)
+    return study.comparisons_in(columns, method) if method in study.adaptations(columns) else None
 
 
 def _cells(one: Comparison, count: int | None) -> tuple[Cell, ...]:

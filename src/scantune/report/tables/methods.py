@@ -43,7 +43,9 @@ def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, notes: 
         _section(study, columns, "Domain generalisation", [name for name in strong if name != BASELINE]),
         Section(
             "Adaptation to each scan",
-            embolden([(name, dice_row(study, columns, name, len(compared))) for name in compared]),
+            embolden(
+                [(name, dice_row(study, columns, name, study.comparisons_in(columns, name))) for name in compared]
+            ),
         ),
         _section(study, columns, "Transfer learning with labels of the test site", [SUPERVISED]),
     ]
@@ -56,7 +58,7 @@ def sites_table(study: Study, columns: Sequence[SiteColumn], title: str, notes: 
         (
             "Mean Dice over people, each averaged over scans and training runs first.",
             *([] if not compared else ["The best adaptation method of a column is in bold."]),
-            *([] if not compared else [tests_sentence(study, len(compared))]),
+            *([] if not compared else [tests_sentence(study, study.comparisons_in(columns))]),
             *notes,
             *([UNFINISHED_NOTE] if unfinished else []),
         ),
