@@ -26,7 +26,6 @@ TITLES = {
     "shift": "How far the simulated centres are apart",
     "transfer": "From simulated training to real scans",
     "real": "Every method on real lesions, brains and cords",
-    "choose_guard": "How the guard's settings were chosen",
 }
 """What the parts of the page of results are called; others after their file."""
 

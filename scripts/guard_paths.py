@@ -1,4 +1,7 @@
-"""What the guard could know, and what it could not, at every step of unguarded adaptations.
+"""What the guard of stability or likeness could know, and what it could not, at every step of unguarded adaptations.
+
+That guard judges priors without home readings, such as those of version 0.1, registrations, and the presets `paper` and
+`converged`. Priors with home readings are assessed (`docs/guard.md`); `speed/criteria/run.py` measures that.
 
     python scripts/guard_paths.py MODEL --cohort prostate --split validation --out paths.jsonl [--count 2]
     python scripts/guard_paths.py MODEL --cohort lgg --files 'DATA/lgg/HT_*_FLAIR.nii.gz' --reference lesion ...

@@ -1,4 +1,7 @@
-"""Rules of the guard, played back on the paths that `guard_paths.py` noted.
+"""Rules of the guard of stability, played back on the paths that `guard_paths.py` noted.
+
+This guard judges segmentations by priors without home readings, and the presets `paper` and `converged`. It was the
+default of version 0.1, which all of its result pages are about.
 
     python scripts/guard_rules.py choose MODELS validation*.jsonl > results/guard_choice.md
     python scripts/guard_rules.py score MODELS test*.jsonl --out results/guard.csv
