@@ -19,6 +19,7 @@ HOME = {"README.md": "index.md"}
 """Files that stand on the site under another name."""
 
 TITLES = {
+    "assessment": "Estimates of quality without labels, and rescues",
     "tier1": "Every method at every simulated centre",
     "brain": "The bundled model at simulated scanners",
     "oasis": "The bundled model on real scans",
