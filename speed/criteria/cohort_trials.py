@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from scantune.scans.preprocess import Prepared
 from subjects import Scan, Trial
 
 import scantune
+from scantune.backends import PreparedSlices
 from scantune.model.model import Model
 from scantune.simulate import COHORTS, Cohort
 
@@ -22,7 +22,7 @@ def cohort_trial(name: str) -> Trial:
         assert model.prior is not None
         return model
 
-    def held_out(model: Model) -> list[Prepared]:
+    def held_out(model: Model) -> list[PreparedSlices]:
         people = range(HOME_FIRST, HOME_FIRST + HOME_PEOPLE)
         return [_scan(model, home, str(number), home.source).prepared for number in people]
 
@@ -36,7 +36,7 @@ def _scan(model: Model, cohort: Cohort, person: str, centre: str) -> Scan:
     """Simulate a person at a centre."""
     first = int(person)
     case = next(cohort.cases(centre, "test", seed=SEED, start=first, count=first + 1, slices=SLICES))
-    return Scan(person, centre, case, model.preprocessing.apply(case))
+    return Scan(person, centre, case, model.backend.prepare(case))
 
 
 def cohort_trials() -> list[Trial]:

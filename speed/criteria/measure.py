@@ -10,16 +10,15 @@ from typing import Any
 import torch
 from criteria import ConfidenceEstimates, confidence, entropy, shapes, soft_dice
 from energies import LayerMoments, energies, layer_moments, summed
-from scantune.scans.preprocess import Prepared
 from subjects import Scan, Trial
 from torch import Tensor, nn
 
 from scantune.adaptation.prediction import predict
+from scantune.backends import PreparedSlices
 from scantune.model.model import Model
 from scantune.prior.assessment import overlaps
 from scantune.prior.perturbations import PERTURBATIONS
 from scantune.prior.readings import PredictionReader
-from scantune.scans.volume import Volume
 
 Row = dict[str, Any]
 
@@ -39,11 +38,11 @@ class Home:
     layers: Sequence[str]
 
     @classmethod
-    def of(cls, model: Model, scans: Sequence[Prepared]) -> "Home":
+    def of(cls, model: Model, scans: Sequence[PreparedSlices]) -> "Home":
         """Read home scans."""
         assert model.prior is not None
         layers = model.prior.layers()
-        seen = [(_volume(scan), scan.reference) for scan in scans]
+        seen = [(model.backend.windows(scan), scan.reference) for scan in scans]
         pairs = [
             (flat_probabilities(predict(model.network, volume, model.task, None).probabilities), flat_labels(labels))
             for volume, labels in seen
@@ -63,16 +62,12 @@ def flat_labels(labels: Tensor) -> Tensor:
     return labels[0] if labels.ndim == 4 else labels
 
 
-def _volume(scan: Prepared) -> Volume:
-    return Volume(scan.volume, scan.padding, scan.distance)
-
-
-def look(model: Model, network: nn.Module, scan: Prepared, home: Home) -> Row:
+def look(model: Model, network: nn.Module, scan: PreparedSlices, home: Home) -> Row:
     """Measure the prediction of a network for a scan, with a number or a list by structure of each criterion."""
     assert model.prior is not None and scan.reference is not None
-    volume, structures = _volume(scan), len(model.labels)
+    volume, structures = model.backend.windows(scan), len(model.labels)
     prediction = predict(network, volume, model.task, model.prior)
-    reader = PredictionReader.of(volume, model.task, structures, model.preprocessing.voxel_ml(scan))
+    reader = PredictionReader.of(volume, model.task, structures, model.backend.voxel_ml(scan))
     readings = reader.read(network, tuple(PERTURBATIONS), own=prediction.labels[list(reader.slices)])
     probabilities, labels = flat_probabilities(prediction.probabilities), flat_labels(prediction.labels)
     estimates = home.estimates
@@ -126,7 +121,7 @@ def measure(trial: Trial, model: Model, folder: Path) -> None:
         print(trial.name, *pair, "measured", flush=True)
 
 
-def _home_line(trial: Trial, model: Model, held_out: Sequence[Prepared], home: Home) -> Row:
+def _home_line(trial: Trial, model: Model, held_out: Sequence[PreparedSlices], home: Home) -> Row:
     """Return what is known of the home of a trial."""
     assert model.prior is not None and model.prior.calibration is not None and model.prior.calibration.home is not None
     readings = {name: values.tolist() for name, values in model.prior.calibration.home.tensors().items()}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scantune.scans.preprocess import Prepared, Preprocessing
 from subjects import Scan, Trial
 from torch.nn import functional as F
 from toy_networks import SmallUNet
 from toys import SIZE
 
+from scantune.backends import PreparedSlices, Preprocessing
 from scantune.config.settings import PriorSettings
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork
@@ -46,7 +46,7 @@ def read(folder: Path, name: str, every: bool = False) -> Case:
     return replace(scan, image=scan.image[:, kept], affine=affine, reference=labels.labels[:, kept], header=None)
 
 
-def train(scans: list[Prepared], network: SmallUNet) -> None:
+def train(scans: list[PreparedSlices], network: SmallUNet) -> None:
     """Train a network on slices of scans, with varied intensities and mirrored at random."""
     torch.manual_seed(1)
     images = torch.cat([scan.volume for scan in scans])
@@ -81,14 +81,14 @@ def newborn_trials(folder: Path) -> list[Trial]:
         if weights.exists():
             network.load_state_dict(torch.load(weights))
         else:
-            train([PREPARATION.apply(read(data, name, every=True)) for name in TRAINING], network)
+            train([PREPARATION.prepare(read(data, name, every=True)) for name in TRAINING], network)
             weights.parent.mkdir(parents=True, exist_ok=True)
             torch.save(network.state_dict(), weights)
         adaptable = AdaptableNetwork.around(network.eval()).eval()
         return Model(adaptable, {"GM": 1, "WM": 2}, PREPARATION, {"kind": "custom"}, name="newborns")
 
-    def prepared(names: list[str]) -> list[Prepared]:
-        return [PREPARATION.apply(read(data, name)) for name in names]
+    def prepared(names: list[str]) -> list[PreparedSlices]:
+        return [PREPARATION.prepare(read(data, name)) for name in names]
 
     def fit(model: Model) -> Model:
         settings = PriorSettings(size=8, stride=4, components=4)
@@ -98,7 +98,7 @@ def newborn_trials(folder: Path) -> list[Trial]:
 
     def scan(person: str, shift: str) -> Scan:
         case = read(data, f"{shift}_{person}")
-        return Scan(person, shift, case, PREPARATION.apply(case))
+        return Scan(person, shift, case, PREPARATION.prepare(case))
 
     names = tuple((f"{number:02d}", site) for site, people in SITES.items() for number in people)
     return [Trial("newborns", "newborns", trained, fit, lambda: prepared(HOME), names, scan)]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from scantune.scans.preprocess import Prepared
 from torch import Tensor
 
+from scantune.backends import PreparedSlices
 from scantune.model.model import Model
 from scantune.scans.case import Case
 from scantune.scans.grid import Orientation, SliceGrid
@@ -25,7 +25,7 @@ class Scan:
     person: str
     shift: str
     given: Tensor | Case
-    prepared: Prepared
+    prepared: PreparedSlices
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Trial:
     group: str
     train: Callable[[], Model]
     fit: Callable[[Model], Model]
-    held_out: Callable[[], list[Prepared]]
+    held_out: Callable[[], list[PreparedSlices]]
     scans: tuple[tuple[str, str], ...]
     scan: Callable[[str, str], Scan]
 
@@ -55,8 +55,9 @@ class Trial:
         return (self.scan(*names) for names in self.scans)
 
 
-def prepared(images: Tensor, labels: Tensor, distance: float = 1.0, padding: Tensor | None = None) -> Prepared:
+def prepared(images: Tensor, labels: Tensor, distance: float = 1.0, padding: Tensor | None = None) -> PreparedSlices:
     """Return a scan that is already as the network sees it `(slices, channels, *spatial)` as a prepared one."""
     size = (int(images.shape[-2]), int(images.shape[-1]))
     orientation = Orientation((2, 1, 0), (False, False, False))
-    return Prepared(images, padding, labels, (0.0, 1.0), orientation, SliceGrid(size, size, (0, 0), size), distance)
+    grid = SliceGrid(size, size, (0, 0), size)
+    return PreparedSlices(images, padding, labels, (0.0, 1.0), orientation, grid, distance)

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from scantune.scans.preprocess import Prepared, Preprocessing
 from subjects import Scan, Trial, prepared
 from toy_networks import DEVELOPMENT, HOME, HOME_PEOPLE, TEST_NETWORKS, TRAINING_PEOPLE, ToyNetwork
 from toys import SIZE
 
+from scantune.backends import PreparedSlices, Preprocessing
 from scantune.config.settings import PriorSettings
 from scantune.model.model import Model
 from scantune.training.fit import fit_prior
@@ -17,7 +17,7 @@ from scantune.training.fit import fit_prior
 def toy_trial(toy: ToyNetwork, group: str, folder: Path) -> Trial:
     """Return the trial of a toy network, whose weights are kept in a folder."""
 
-    def scans(first: int, count: int) -> list[Prepared]:
+    def scans(first: int, count: int) -> list[PreparedSlices]:
         return [prepared(*toy.scan(number)) for number in range(first, first + count)]
 
     def train() -> Model:
