@@ -4,6 +4,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from scantune.cli.main import main
 from scantune.model.architecture import Architecture
 from scantune.networks.monai_networks import MONAI_NETWORKS
 from tests.docs.test_readme import blocks, desk  # noqa: F401
+from tests.toy_bundle import toy_volume, write_bundle, write_data, write_volume
 
 PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text(encoding="utf-8")
 
@@ -41,6 +44,20 @@ def test_a_network_of_monai(desk, capsys):  # noqa: F811
     run_commands("A network of MONAI")
     assert scantune.load("unet.safetensors").architecture["kind"] == "monai:UNet"
     assert (desk / "out" / "my_T1_seg.nii.gz").exists()
+
+
+def test_a_monai_bundle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    title = "A MONAI bundle"
+    write_bundle(tmp_path / "spleen_ct_segmentation", iterations=20)
+    write_data(tmp_path / "Task09_Spleen", count=4)
+    write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    run_commands(title)
+    names = {"scantune": scantune}
+    (block,) = code("python", title)
+    exec(compile(block, "network.md", "exec"), names)
+    found = np.asarray(nibabel.load("out/scan_seg.nii.gz").dataobj)
+    assert np.array_equal(names["result"].prediction, found)
 
 
 def test_the_page_names_every_network_of_monai():

@@ -32,7 +32,17 @@ class FolderKind:
     module: str
 
 
-FOLDERS: tuple[FolderKind, ...] = ()
+BUNDLE_CONFIGS = ("configs/inference.json", "configs/inference.yaml", "configs/inference.yml")
+"""Where a MONAI bundle says how it infers."""
+
+
+def _holds_bundle(path: Path) -> bool:
+    return any((path / name).is_file() for name in BUNDLE_CONFIGS)
+
+
+FOLDERS: tuple[FolderKind, ...] = (
+    FolderKind("a MONAI bundle", "configs/inference.json or yaml", _holds_bundle, "scantune.model.bundle"),
+)
 """Kinds of folders. The first one that a folder is of counts."""
 
 

@@ -118,6 +118,8 @@ class Case(ImageGrid):
     def stripped(self, brain_mask: Case) -> Case:
         """Return the scan with 0 outside a brain mask, which must lie on its grid and is above 0 in the brain.
 
+        It names no files, which hold another scan.
+
         Raises:
             ScanError: The mask lies on another grid, or the scan is 0 within it.
         """
@@ -129,7 +131,7 @@ class Case(ImageGrid):
                 "it. Check the mask."
             )
         image, *others = (np.where(kept, channel, np.float32(0)) for channel in self.channels)
-        return dataclasses.replace(self, image=image, others=tuple(others))
+        return dataclasses.replace(self, image=image, others=tuple(others), files=())
 
 
 def require_same_grid(one: ImageGrid, other: ImageGrid) -> None:

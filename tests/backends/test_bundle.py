@@ -1,0 +1,147 @@
+"""What a bundle shows a network of a scan, and the way back, for inferers and scans of several kinds."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import scantune
+from scantune.errors import ScanError
+from scantune.scans.case import LabelMap
+from scantune.scans.io import read_channels, read_scan
+from tests.toy_bundle import AFFINE, CONFIG, METADATA, infer_by_hand, toy_volume, write_bundle, write_volume
+
+INFERERS = {
+    "windows": CONFIG["inferer"],
+    "larger than the scan": {**CONFIG["inferer"], "roi_size": [32, 32, 32], "mode": "gaussian"},
+    "whole": {"_target_": "SimpleInferer"},
+}
+
+
+def bundle(root, iterations=0, **changes):
+    return write_bundle(root, {**copy.deepcopy(CONFIG), **changes}, iterations=iterations)
+
+
+@pytest.fixture
+def scan(tmp_path):
+    image, labels = toy_volume(7)
+    case = read_scan(write_volume(tmp_path / "scan.nii.gz", image))
+    return replace(case, files=(tmp_path / "scan.nii.gz",)).with_reference(LabelMap("labels", labels, AFFINE))
+
+
+@pytest.fixture
+def backend(tmp_path):
+    return scantune.load(bundle(tmp_path / "b"), trust=True).backend
+
+
+@pytest.mark.parametrize("kind", INFERERS)
+def test_every_inferer_predicts_as_monai_does(kind, tmp_path):
+    spatial = {"_target_": "SpatialPadd", "keys": "image", "spatial_size": [24, 24, 24]}
+    transforms = [*CONFIG["preprocessing"]["transforms"], spatial]
+    root = bundle(
+        tmp_path / "b", 20, inferer=INFERERS[kind], preprocessing={"_target_": "Compose", "transforms": transforms}
+    )
+    file = write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    model = scantune.load(root, trust=True)
+    theirs = np.asarray(infer_by_hand(root, [file], tmp_path / "eval").dataobj)
+    assert np.array_equal(scantune.adapt(model, file, method="source").prediction, theirs)
+    assert len(np.unique(theirs)) > 1
+
+
+def test_windows_are_those_of_the_inferer(backend, scan):
+    prepared = backend.prepare(scan)
+    seen = backend.windows(prepared)
+    # By hand: the volume of 24 x 21 x 17 is cut at multiples of half a window, the last one at the border.
+    starts = [(x, y, z) for x in (0, 8) for y in (0, 5) for z in (0, 1)]
+    assert prepared.volume.shape == (1, 1, 24, 21, 17)
+    for name, whole in (("images", prepared.volume[0]), ("reference", prepared.reference)):
+        cut = [whole[:, x : x + 16, y : y + 16, z : z + 16] for x, y, z in starts]
+        expected = torch.stack(cut) if name == "images" else torch.cat(cut)
+        assert torch.equal(getattr(seen, name), expected)
+    assert seen.share == pytest.approx(24 * 21 * 17 / (8 * 16**3))
+    assert seen.padding is None
+    assert backend.window == (16, 16, 16)
+
+
+def test_many_windows_are_thinned_to_a_bounded_number(backend, scan, monkeypatch):
+    monkeypatch.setattr("scantune.backends.bundle.MOST_VOXELS", 16**3)
+    all_of_them = [torch.tensor([0, 2, 5, 7])]
+    prepared = backend.prepare(scan)
+    few = backend.windows(prepared)
+    monkeypatch.setattr("scantune.backends.bundle.MOST_VOXELS", 2**24)
+    assert torch.equal(few.images, backend.windows(prepared).images[all_of_them[0]])
+
+
+def test_padding_is_what_the_scan_does_not_show(tmp_path, scan):
+    spatial = {"_target_": "SpatialPadd", "keys": "image", "spatial_size": [24, 21, 25]}
+    transforms = [*CONFIG["preprocessing"]["transforms"], spatial]
+    root = bundle(tmp_path / "b", preprocessing={"_target_": "Compose", "transforms": transforms})
+    backend = scantune.load(root, trust=True).backend
+    prepared = backend.prepare(scan)
+    assert prepared.padding.shape == prepared.volume.shape == (1, 1, 24, 21, 25)
+    expected = torch.ones(25, dtype=torch.bool)
+    expected[4:21] = False
+    assert torch.equal(prepared.padding[0, 0].flatten(0, 1).all(0), expected)
+    assert torch.equal(prepared.padding[0, 0].flatten(0, 1).any(0), expected)
+    assert backend.windows(prepared).padding.any()
+
+
+def test_a_reference_is_where_the_image_is(backend, scan):
+    """Labels as the image: moved by MONAI in another way, they agree but for what interpolation does at edges."""
+    prepared = backend.prepare(replace(scan, files=(), image=(scan.reference > 0).astype(np.float32)))
+    moved = prepared.volume[0, 0] > 0.5
+    overlap = 2 * (moved & (prepared.reference[0] > 0)).sum() / (moved.sum() + (prepared.reference[0] > 0).sum())
+    assert overlap > 0.9
+    assert backend.voxel_ml(prepared) == pytest.approx(1.5 * 1.5 * 2 / 1000)
+
+
+def test_a_scan_without_files_is_prepared_as_that_of_its_file(backend, scan):
+    with_file, without = (backend.prepare(replace(scan, files=files)) for files in (scan.files, ()))
+    assert torch.equal(with_file.volume, without.volume)
+
+
+def test_a_brain_mask_counts(tmp_path, scan):
+    model = scantune.load(bundle(tmp_path / "b"), trust=True)
+    mask = np.zeros(scan.shape)
+    mask[8:18, 8:18] = 1
+    result = scantune.adapt(model, tmp_path / "scan.nii.gz", method="source", brain_mask=mask)
+    assert float((result.prepared.volume == 0).float().mean()) > 0.5
+
+
+def test_several_channels_come_from_several_files(tmp_path):
+    network = {**CONFIG["network_def"], "in_channels": 2}
+    metadata = copy.deepcopy(METADATA)
+    metadata["network_data_format"]["inputs"]["image"]["num_channels"] = 2
+    root = write_bundle(tmp_path / "b", {**CONFIG, "network_def": network}, metadata, iterations=10)
+    files = [write_volume(tmp_path / f"{n}.nii.gz", toy_volume(7)[0] * np.float32(n)) for n in (1, 0.5)]
+    model = scantune.load(root, trust=True)
+    theirs = np.asarray(infer_by_hand(root, files, tmp_path / "eval").dataobj)
+    assert model.backend.channels == 2
+    assert np.array_equal(scantune.adapt(model, files, method="source").prediction, theirs)
+    prepared = model.backend.prepare(replace(read_channels(files), files=()))
+    assert torch.allclose(prepared.volume[:, 1], prepared.volume[:, 0] / 2)
+
+
+def test_without_a_way_back_scantune_adds_one(tmp_path, scan):
+    post = [one for one in CONFIG["postprocessing"]["transforms"] if one["_target_"] != "Invertd"]
+    root = bundle(tmp_path / "b", postprocessing={"_target_": "Compose", "transforms": post})
+    result = scantune.adapt(scantune.load(root, trust=True), tmp_path / "scan.nii.gz", method="source")
+    assert result.prediction.shape == scan.shape
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "function", "told"),
+    [
+        ("preprocessing", "other", "$len", "preprocessing of the bundle b fails"),
+        ("postprocessing", "other", "$len", "postprocessing of the bundle b fails"),
+        ("postprocessing", "pred", "$lambda x: x + 0.5", "must give labels from 0"),
+        ("postprocessing", "pred", "$lambda x: x[:, :3]", "must give labels from 0"),
+    ],
+)
+def test_what_fails_in_a_bundle_is_told_in_a_sentence(part, key, function, told, tmp_path, scan):
+    transforms = [*CONFIG[part]["transforms"], {"_target_": "Lambdad", "keys": key, "func": function}]
+    root = bundle(tmp_path / "b", **{part: {"_target_": "Compose", "transforms": transforms}})
+    with pytest.raises(ScanError, match=told):
+        assert scantune.adapt(scantune.load(root, trust=True), tmp_path / "scan.nii.gz", method="source").prediction
