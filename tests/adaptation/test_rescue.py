@@ -16,7 +16,7 @@ from scantune.adaptation.guard.rescue import (
     candidate_steps,
 )
 from scantune.prior.assessment import HomeReadings, assess
-from scantune.prior.readings import HomeScan, PredictionReader, read_home
+from scantune.prior.readings import HomeScan, PredictionReader
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import dice, toy_scan
@@ -107,16 +107,25 @@ def test_readings_that_did_not_choose_a_stage_can_refuse_it(home):
 def calibrated(toy):
     """The toy prior, with readings of eight held-out scans."""
     scans = [toy_scan(seed) for seed in range(100, 108)]
-    held_out = [HomeScan(Volume(images, reference=labels)) for images, labels in scans]
-    prior = toy.prior.calibrated(toy.network, [(images, None) for images, _ in scans])
-    readings = read_home(toy.network, held_out, Segmentation(), 2)
-    return replace(prior, calibration=replace(prior.calibration, home=readings))
+    return toy.prior.calibrated(toy.network, [HomeScan(Volume(images, reference=labels)) for images, labels in scans])
 
 
 def test_a_scan_of_the_source_is_left_alone_without_a_step(toy, calibrated):
     result = scantune.adapt(toy.network, toy_scan(200)[0], calibrated)
     assert (result.decision.action, result.facts["verdict"], result.facts["steps"]) == ("left alone", "fine", 0)
     assert torch.equal(result.prediction, result.source_prediction)
+
+
+def test_without_labels_the_estimate_is_of_an_agreement(toy, calibrated):
+    """The same as with labels but for the Dice at home, which is close to 1 here."""
+    volumes = [(toy_scan(seed)[0], None) for seed in range(100, 108)]
+    prior = toy.prior.calibrated(toy.network, volumes)
+    images, _ = toy_scan(201)
+    result, labelled = (scantune.adapt(toy.network, images**2, known) for known in (prior, calibrated))
+    assert result.decision.action == "adapted"
+    assert (result.facts["estimate"], labelled.facts["estimate"]) == ("agreement", "dice")
+    assert result.facts["expected_before"] == pytest.approx(labelled.facts["expected_before"] / 0.98, abs=0.02)
+    assert prior.calibration.home.people == 8
 
 
 def test_a_failed_scan_is_rescued_and_its_estimate_is_near_the_truth(toy, calibrated):
@@ -127,6 +136,15 @@ def test_a_failed_scan_is_rescued_and_its_estimate_is_near_the_truth(toy, calibr
     assert result.decision.action == "adapted"
     assert result.facts["expected"] == pytest.approx(after, abs=0.1)
     assert result.facts["expected_before"] == pytest.approx(before, abs=0.25)
+
+
+def test_sizes_do_not_count_for_a_tensor_whose_voxels_have_an_unknown_size(toy, calibrated):
+    """The home readings of a model are in mL of its files."""
+    large = replace(calibrated.calibration.home, size=calibrated.calibration.home.size + torch.tensor([[9.0], [0.0]]))
+    prior = replace(calibrated, calibration=replace(calibrated.calibration, home=large))
+    images = toy_scan(200)[0]
+    assert scantune.adapt(toy.network, images, prior, steps=1).facts["verdict_before"] == "failed"
+    assert scantune.adapt(replace(toy.model, prior=prior), images, steps=1).facts["verdict_before"] == "fine"
 
 
 def test_the_home_readings_survive_the_prior_file(toy, calibrated, tmp_path):

@@ -18,9 +18,9 @@ from scantune.cli.main import COMMANDS, main
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
-from scantune.prior.readings import HomeScan, read_home
+from scantune.prior.readings import HomeScan
 from scantune.scans.volume import Volume
-from tests.conftest import SEGMENTATION, TOY_PATCHES, toy_scan
+from tests.conftest import TOY_PATCHES, toy_scan
 from tests.toy_labels import LOCAL
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,8 @@ def test_python_of_the_readme_runs(block, desk):
     require_model(block)
     torch.manual_seed(0)
     network = scantune.AdaptableNetwork.default(classes=3, width=2).task
-    names = {"my_network": network, "volumes": [toy_scan(seed)[0] for seed in range(2)], "volume": toy_scan(9)[0]}
+    volumes, held_out = ([toy_scan(seed)[0] for seed in seeds] for seeds in (range(2), range(2, 4)))
+    names = {"my_network": network, "volumes": volumes, "held_out": held_out, "volume": toy_scan(9)[0]}
     exec(compile(block, "README.md", "exec"), names)
     if "result.save" in block:
         assert {path.name for path in (desk / "out").iterdir()} >= {
@@ -143,9 +144,9 @@ def models(toy):
     def fitted(density):
         return scantune.FieldOfExperts.fit(toy.network, toy.volumes[:3], patches=TOY_PATCHES, density=density)
 
-    prior = fitted("gaussian").calibrated(toy.network, [(volume, None) for volume in toy.volumes[3:]])
     held_out = [HomeScan(Volume(images, reference=labels)) for images, labels in map(toy_scan, range(3, 6))]
-    home = replace(read_home(toy.network, held_out, SEGMENTATION, 2), local=LOCAL)
+    prior = fitted("gaussian").calibrated(toy.network, held_out)
+    home = replace(prior.calibration.home, local=LOCAL)
     prior = replace(prior, calibration=replace(prior.calibration, home=home))
     return [
         scantune.Model(

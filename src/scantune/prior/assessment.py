@@ -10,7 +10,7 @@ nothing here, and a vanished structure is no evidence of steadiness.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal, Self
 
@@ -187,6 +187,10 @@ class HomeReadings:
     def expected(self) -> Tensor:
         """Return the Dice by structure of a prediction as good as at home; an agreement of 1 without labels."""
         return torch.ones_like(self.absent) if self.dice is None else self.dice
+
+    def without_sizes(self) -> Self:
+        """Return the readings for a scan whose voxels have an unknown size, so that no size counts."""
+        return replace(self, size=torch.stack([self.size[0], torch.full_like(self.size[1], UNKNOWN)]))
 
     @property
     def coefficients(self) -> Coefficients:

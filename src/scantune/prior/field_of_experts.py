@@ -16,9 +16,10 @@ from scantune.networks import Affine
 from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
 from scantune.prior.fit import FitSettings, fit_experts
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
+from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
-from scantune.tasks import Foreground, Task
+from scantune.tasks import Foreground, Segmentation, Task
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
@@ -80,22 +81,27 @@ class FieldOfExperts:
     def calibrated(
         self,
         network: nn.Module,
-        held_out: Iterable[tuple[Tensor, Tensor | None]],
+        held_out: Iterable[Tensor | tuple[Tensor, Tensor | None] | HomeScan],
         training: Iterable[tuple[Tensor, Tensor | None]] = (),
         task: Task | None = None,
     ) -> Self:
-        """Return a copy with a calibration on source subjects.
+        """Return a copy with a calibration on source subjects, by which scans and predictions are assessed.
 
         Args:
             network: The network the prior was fitted on.
-            held_out: Volumes and masks of source subjects that the network was not trained on.
-            training: Those of training subjects; they count for proportions and coverage. Their energies, each from the
-                prior of the others, need no volume.
+            held_out: Volumes of source subjects that the network was not trained on, with or without masks, or
+                `HomeScan`s, which may have references. Without references an estimate is not of the Dice but of the
+                agreement with predictions at home.
+            training: Volumes and masks of training subjects; they count for proportions and coverage. Their energies,
+                each from the prior of the others, need no volume. Their predictions are not read: the network has
+                seen them, so that they look too good.
             task: How the output is read; by default a segmentation.
         """
-        new, seen = list(held_out), list(training)
-        if not new:
+        scans = [_home_scan(each) for each in held_out]
+        if not scans:
             raise InputError("A calibration needs at least one held-out source subject, got none.")
+        new, seen = [(scan.volume.images, scan.volume.padding) for scan in scans], list(training)
+        task = task or _detected(network, new[0][0][:1])
         shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
         left_out = {
             f"{name}/{group}": layer.left_out().cpu()
@@ -103,6 +109,8 @@ class FieldOfExperts:
             for group, layer in family.layers.items()
         }
         known = Calibration.of(self._energies_of(network, new), left_out, shares, Coverage.of([*new, *seen]))
+        if task.judged_by == "stability":
+            known = replace(known, home=read_home(network, scans, task, shares.shape[1]))
         return replace(self, calibration=known)
 
     def _energies_of(self, network: nn.Module, scans: Iterable[tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
@@ -293,3 +301,19 @@ class FieldOfExperts:
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
+
+
+@torch.no_grad()
+def _detected(network: nn.Module, images: Tensor) -> Task:
+    """Return the task of a network by its output, in evaluation mode."""
+    training = network.training
+    task = Segmentation.detect(network.eval(), images)
+    network.train(training)
+    return task
+
+
+def _home_scan(scan: Tensor | tuple[Tensor, Tensor | None] | HomeScan) -> HomeScan:
+    """Return a held-out scan, given as a volume, as a volume and its mask, or as it is returned."""
+    if isinstance(scan, HomeScan):
+        return scan
+    return HomeScan(Volume(scan) if isinstance(scan, Tensor) else Volume(*scan))

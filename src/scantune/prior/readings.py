@@ -108,8 +108,11 @@ class HomeScan:
     voxel_ml: float = 1e-3
 
 
+@torch.no_grad()
 def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structures: int) -> HomeReadings:
     """Return the readings of held-out source scans, with the Dice of their predictions if all have references."""
+    training = network.training
+    network.eval()
     readings, scores = [], []
     for scan in scans:
         reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
@@ -118,4 +121,5 @@ def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structu
         reference = scan.volume.reference
         if reference is not None:
             scores.append(overlaps(labels, reference.cpu()[list(reader.slices)], structures))
+    network.train(training)
     return HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)

@@ -14,7 +14,7 @@ from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
-from scantune.prior.readings import READ_SLICES, HomeScan, read_home
+from scantune.prior.readings import READ_SLICES, HomeScan
 from scantune.runtime.devices import find_device
 from scantune.scans.volume import Volume
 from scantune.training.plan import TrainingPlan
@@ -94,24 +94,10 @@ def fit_prior(
             task=model.task,
         )
         if new:
-            known, seen = (
-                [(volume.images, volume.padding) for volume in split]
-                for split in ([scan.volume for scan in new], training)
-            )
-            prior = prior.calibrated(network, known, seen, model.task)
-            prior = _with_home_readings(prior, network, model, new)
+            seen = [(volume.images, volume.padding) for volume in training]
+            prior = prior.calibrated(network, new, seen, model.task)
     prior = prior.to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
-
-
-def _with_home_readings(
-    prior: FieldOfExperts, network: nn.Module, model: Model, held_out: Sequence[HomeScan]
-) -> FieldOfExperts:
-    """Return a copy of a calibrated prior that knows readings of predictions for held-out cases."""
-    if prior.calibration is None or model.task.judged_by != "stability":
-        return prior
-    home = read_home(network, held_out, model.task, len(prior.calibration.shares))
-    return replace(prior, calibration=replace(prior.calibration, home=home))
 
 
 def _slices(training: Sequence[Volume], held_out: Sequence[HomeScan], settings: PriorSettings) -> int:

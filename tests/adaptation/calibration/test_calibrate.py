@@ -16,7 +16,7 @@ from scantune.adaptation.guard.rescue import Margins, Rescue, Stage
 from scantune.backends.slices import Preprocessing
 from scantune.model.describe import describe_model
 from scantune.prior.assessment import GradedReadings, HomeReadings
-from scantune.prior.readings import HomeScan, PredictionReader, read_home
+from scantune.prior.readings import HomeScan, PredictionReader
 from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
@@ -38,10 +38,8 @@ def model(toy):
     """The toy model, with home readings of eight people."""
     made = replace(toy.model, backend=Preprocessing(size=(48, 48), percentiles=(0, 100)))
     prepared = [made.backend.prepare(case) for case in CASES]
-    prior = toy.prior.calibrated(toy.network, [(each.volume, None) for each in prepared])
     scans = [HomeScan(Volume(each.volume, reference=each.reference), made.backend.voxel_ml(each)) for each in prepared]
-    home = read_home(toy.network, scans, toy.task, 2)
-    return replace(made, prior=replace(prior, calibration=replace(prior.calibration, home=home)))
+    return replace(made, prior=toy.prior.calibrated(toy.network, scans, task=toy.task))
 
 
 @pytest.fixture(scope="module")
