@@ -106,7 +106,8 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     assert entry["energy_after"] is None
     assert sorted(path.name for path in out.iterdir()) == [
         *("a_page.html", "a_seg.nii.gz", "a_source_seg.nii.gz"),
-        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "index.html", "manifest.json"),
+        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "index.html"),
+        *("labels.ctbl", "labels.txt", "manifest.json", "statistics.json", "volumes.csv"),
     ]
 
 

@@ -71,8 +71,9 @@ def adapt(
     Args:
         network: A model (from `scantune.load`), or any PyTorch network; it is left untouched. A plain network gets an
             identity-initialised normaliser in front.
-        scan: A path, one path per channel, a `Case`, or a tensor `(slices, channels, *spatial)` that is already as the
-            network expects it. Paths and cases need a model, whose backend prepares them.
+        scan: A path, one path per channel, an image of nibabel or SimpleITK, a `Case`, or a tensor
+            `(slices, channels, *spatial)` that is already as the network expects it. All but tensors need a model,
+            whose backend prepares them.
         prior: The Field of Experts; by default the model's own.
         method: A name of `scantune.methods.METHODS`, or a class of your own; by default the task's own: `foe-cnn-pca`
             for segmentation, `instance` for registration.
@@ -139,7 +140,9 @@ def adapt(
     else:
         adapted = source
     set_memory_layout(adapted, "channels first")
-    remarks = [] if case is None or given.stripped_by is not None else skull_remarks(_require_model(network), case)
+    remarks = [] if case is None else list(case.remarks)
+    if case is not None and given.stripped_by is None:
+        remarks += skull_remarks(_require_model(network), case)
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),

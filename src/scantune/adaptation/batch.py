@@ -82,6 +82,7 @@ def adapt_scans(
     run.observer.begin(list(todo), count)
     outcomes = _one_by_one(run, todo) if count == 1 else side_by_side(run, todo, count)
     done |= {outcome.name: outcome for outcome in outcomes}
+    run.write_summaries()
     if pages:
         run.write_index()
     return [done[name] for name in named]

@@ -16,6 +16,7 @@ from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.case import Case
 from scantune.scans.io import read_channels, read_scan
+from scantune.scans.objects import case_from_image, is_image
 from scantune.scans.volume import Volume
 
 BrainMask = str | Path | Case | NDArray[Any]
@@ -104,9 +105,29 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
     return Volume(images.float(), mask)
 
 
+def _read(scan: Case | ScanFiles | Any) -> Case:
+    """Return a scan that is given as a case, an image of nibabel or SimpleITK, or files.
+
+    Raises:
+        InputError: It is nothing of the kind, or cannot be read.
+    """
+    if isinstance(scan, Case):
+        return scan
+    if is_image(scan):
+        return case_from_image(scan)
+    if isinstance(scan, str | Path):
+        return read_channels([scan])
+    if isinstance(scan, list | tuple) and all(isinstance(each, str | Path) for each in scan):
+        return read_channels(scan)
+    raise InputError(
+        "A scan must be a file, a list of files (one per channel), an image of nibabel or SimpleITK, a Case or a "
+        f"tensor, but is a {type(scan).__name__}."
+    )
+
+
 def case_of(scan: Case | ScanFiles, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
     """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
-    case = scan if isinstance(scan, Case) else read_channels([scan] if isinstance(scan, str | Path) else scan)
+    case = _read(scan)
     return (case, None) if brain_mask is None else _stripped(case, brain_mask)
 
 

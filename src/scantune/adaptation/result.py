@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.prediction import Prediction
+from scantune.adaptation.summary_files import write_summary_files
 from scantune.backends import Backend, Prepared, PreparedSlices
 from scantune.backends.displacement import native_displacement
 from scantune.errors import InputError, describe_error
@@ -120,13 +121,16 @@ class Result:
     def save(self, folder: str | Path) -> dict[str, Any]:
         """Write both segmentations, `NAME_page.html` and `manifest.json`, and return the manifest's entry.
 
-        Of a registration, `NAME_deformation.nii.gz` is written too.
+        Of a registration, `NAME_deformation.nii.gz` is written too. Volumes and label tables are written for other
+        programs (`scantune.adaptation.summary_files`).
         """
         if self.case is None:
             raise InputError("Only a scan from a file has a grid to save on; use result.prediction for tensors.")
         folder = Path(folder)
         entry = self.with_page(folder, self.write_segmentations(folder))
-        write_manifest(folder, {"labels": self.labels, **entry, "scans": {self.case.name: entry}})
+        manifest = {"labels": self.labels, **entry, "scans": {self.case.name: entry}}
+        write_manifest(folder, manifest)
+        write_summary_files(folder, manifest)
         if "page_failure" in entry:
             _log.warning("%s has no page: %s", self.case.name, entry["page_failure"])
         return entry

@@ -169,6 +169,19 @@ class ScanRun:
             "settings": self.chosen.deciding,
         }
 
+    def write_summaries(self) -> None:
+        """Write volumes, statistics and label tables of the folder for other programs."""
+        from scantune.adaptation.summary_files import write_summary_files
+
+        try:
+            left = write_summary_files(self.out.path, read_manifest(self.out.path))
+        except Exception as error:  # every result is written and noted by now
+            _log.debug("The summaries of %s failed", self.out.path, exc_info=True)
+            return self.observer.remark(describe_error(error, "Volumes and label tables could not be written"))
+        if left:
+            self.observer.remark(f"{', '.join(left)}: of another program, and left alone.")
+        return None
+
     def write_index(self) -> None:
         """List all scans of the folder with links to their pages."""
         from scantune.pages import write_folder_index

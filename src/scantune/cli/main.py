@@ -20,6 +20,7 @@ from scantune.cli.demo import Demo
 from scantune.cli.evaluate import Evaluate
 from scantune.cli.exits import BAD_INPUT, STOPPED, UNFORESEEN, complain, end_of
 from scantune.cli.info import Info
+from scantune.cli.models import Models
 from scantune.cli.report import Report
 from scantune.cli.simulate import Simulate
 from scantune.cli.train import Fit, Train
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "bench": Bench,
     "report": Report,
+    "models": Models,
     "info": Info,
     "check": Check,
     "simulate": Simulate,

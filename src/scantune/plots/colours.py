@@ -10,7 +10,22 @@ ERROR_COLOUR = "#ff4fc3"
 """Of pixels that are wrong, or that adaptation changed."""
 
 
+KNOWN_STRUCTURES = {"csf": 0, "gm": 1, "wm": 2, "lv": 0, "rv": 1, "myo": 2, "cg": 0, "pz": 1, "wmh": 1, "tumor": 1}
+"""Colours of common structures by their names, so that they look the same in every model."""
+
+
 def structure_colours(labels: Mapping[str, int]) -> dict[str, str]:
-    """Return the colour of each structure by name; the background has none."""
+    """Return the colour of each structure by name; the background has none.
+
+    Common structures have the same colour in every model. Others get the colours that are left, in the order of their
+    labels.
+    """
     names = sorted((name for name, value in labels.items() if value), key=labels.__getitem__)
-    return dict(zip(names, itertools.cycle(STRUCTURE_COLOURS)))
+    known = {
+        name: STRUCTURE_COLOURS[place] for name in names if (place := KNOWN_STRUCTURES.get(name.lower())) is not None
+    }
+    if len(set(known.values())) < len(known):  # such as LV beside CSF
+        known = {}
+    free = [colour for colour in STRUCTURE_COLOURS if colour not in known.values()] or STRUCTURE_COLOURS
+    rest = dict(zip((name for name in names if name not in known), itertools.cycle(free)))
+    return {name: known.get(name) or rest[name] for name in names}

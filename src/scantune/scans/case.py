@@ -77,6 +77,7 @@ class Case(ImageGrid):
         site: Site of acquisition.
         split: Part of the data set that the scan belongs to.
         header: Grid of the NIfTI file that the scan was read from. None for scans from elsewhere.
+        remarks: Sentences on what was repaired when the scan was read.
         others: Intensities `(x, y, z)` of further channels on the same grid.
         files: The files that the scan was read from, in the order of the channels.
     """
@@ -89,6 +90,7 @@ class Case(ImageGrid):
     site: str = ""
     split: str = ""
     header: GridHeader | None = None
+    remarks: tuple[str, ...] = ()
     others: tuple[NDArray[np.float32], ...] = ()
     files: tuple[Path, ...] = ()
 

@@ -43,6 +43,9 @@ LARGEST_LABEL = 2**32 - 1
 SMALLEST_EDGE, LARGEST_EDGE = 1e-5, 1e4
 """Edges of a voxel in mm that are taken for true: from slices under a microscope to damage."""
 
+MOST_BROKEN_SHARE = 1e-3
+"""Share of a scan's voxels that may be NaN or infinite, to be replaced."""
+
 FARTHEST_VOXEL = 1e6
 """Distance in mm from the scanner's centre that the first voxel may have."""
 
@@ -58,22 +61,54 @@ def read_scan(path: AnyPath, frame: int | None = None) -> Case:
         ScanError: The file is missing, damaged, not one 3D volume, or every voxel has the same value.
     """
     path = Path(path)
-    array, affine, header = read_voxels(path, frame)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused below
+    case = case_from_voxels(scan_name(path), read_voxels(path, frame), str(path))
+    return dataclasses.replace(case, files=(path,))
+
+
+def case_from_voxels(name: str, content: FileContent, where: str) -> Case:
+    """Return the scan that voxels, affine and header make.
+
+    Single voxels that are NaN or infinite are replaced by the median of their neighbours, with a remark.
+
+    Args:
+        name: Name of the scan.
+        content: Voxels, affine and header.
+        where: Where the voxels come from, for messages.
+
+    Raises:
+        ScanError: More voxels than a few are NaN or infinite, or all have the same value.
+    """
+    array, affine, header = content
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
         image = np.ascontiguousarray(array, dtype=np.float32)
-    broken = image.size - int(np.count_nonzero(np.isfinite(image)))
-    if broken:
-        share = "all" if broken == image.size else f"{broken} of"
-        raise ScanError(
-            f"{path} must hold finite numbers, but {share} {image.size} voxels are NaN or infinite. "
-            "Replace these voxels (by 0, say), or export the scan again."
-        )
+    broken = np.argwhere(~np.isfinite(image))
+    remarks: tuple[str, ...] = ()
+    if len(broken):
+        if len(broken) > MOST_BROKEN_SHARE * image.size:
+            share = "all" if len(broken) == image.size else f"{len(broken)} of"
+            raise ScanError(
+                f"{where} must hold finite numbers, but {share} {image.size} voxels are NaN or infinite. "
+                "Replace these voxels (by 0, say), or export the scan again."
+            )
+        image = _repaired(image, broken)
+        voxels = "1 voxel was" if len(broken) == 1 else f"{len(broken)} voxels were"
+        remarks = (f"{voxels} NaN or infinite, and replaced by the median of the neighbours.",)
     if image.min() == image.max():
         raise ScanError(
-            f"{path} must hold a picture, but every voxel is {image.flat[0]:g}. "
+            f"{where} must hold a picture, but every voxel is {image.flat[0]:g}. "
             "Check that it is the right file, or export the scan again."
         )
-    return Case(scan_name(path), image, affine, header=header, files=(path,))
+    return Case(name, image, affine, header=header, remarks=remarks)
+
+
+def _repaired(image: NDArray[np.float32], broken: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Return a copy in which voxels have the median of their finite neighbours, or 0 if there is none."""
+    whole = image.copy()
+    for voxel in broken:
+        around = image[tuple(slice(max(place - 1, 0), place + 2) for place in voxel)]
+        known = around[np.isfinite(around)]
+        whole[tuple(voxel)] = np.median(known) if known.size else 0.0
+    return whole
 
 
 def read_channels(paths: Sequence[AnyPath]) -> Case:
@@ -88,7 +123,10 @@ def read_channels(paths: Sequence[AnyPath]) -> Case:
     for other in others:
         require_same_grid(other, first)
     return dataclasses.replace(
-        first, others=tuple(other.image for other in others), files=tuple(Path(path) for path in paths)
+        first,
+        others=tuple(other.image for other in others),
+        files=tuple(Path(path) for path in paths),
+        remarks=tuple(dict.fromkeys(remark for case in (first, *others) for remark in case.remarks)),
     )
 
 
@@ -159,7 +197,7 @@ def read_voxels(path: Path, frame: int | None = None) -> FileContent:
     return content
 
 
-def require_sound(path: Path, affine: NDArray[np.float64]) -> None:
+def require_sound(path: Path | str, affine: NDArray[np.float64]) -> None:
     """Check that an affine can be inverted, with voxels of a size and place that a scanner can see.
 
     Raises:

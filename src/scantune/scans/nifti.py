@@ -62,7 +62,19 @@ def read_nifti(path: Path) -> FileContent:
     from nibabel.imageglobals import LoggingOutputSuppressor
 
     with LoggingOutputSuppressor():
-        image: Any = nibabel.load(path, mmap=False)
+        return content_of_nifti(path, nibabel.load(path, mmap=False))
+
+
+def content_of_nifti(path: Path | str, image: Any) -> FileContent:
+    """Return the content of a NIfTI image of nibabel.
+
+    Args:
+        path: Where it comes from, for messages.
+        image: The image.
+
+    Raises:
+        ScanError: The image is not one 3D volume of real numbers.
+    """
     require_plain(path, image.shape, image.get_data_dtype())
     array = np.asarray(image.dataobj).reshape(shape_3d(image.shape))
     return array, affine_in_mm(image.header), _grid_header(image.header, tuple(image.shape))
@@ -129,7 +141,7 @@ def shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape + (1,) * (3 - len(shape))
 
 
-def require_plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def require_plain(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Check that a file holds one 3D volume of real numbers.
 
     Raises:
