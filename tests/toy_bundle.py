@@ -145,7 +145,8 @@ def write_bundle(root, config=CONFIG, metadata=METADATA, iterations=60, as_yaml=
     torch.manual_seed(0)
     definition = {name: value for name, value in config["network_def"].items() if name != "_target_"}
     network = getattr(nets, config["network_def"]["_target_"])(**definition)
-    _train(network, iterations, definition["in_channels"], definition["out_channels"])
+    if iterations:
+        _train(network, iterations, definition["in_channels"], definition["out_channels"])
     torch.save(network.state_dict(), root / "models" / "model.pt")
     return root
 

@@ -13,11 +13,29 @@ from scantune.scans.case import LabelMap
 from scantune.scans.io import read_channels, read_scan
 from tests.toy_bundle import AFFINE, CONFIG, METADATA, infer_by_hand, toy_volume, write_bundle, write_volume
 
+INVERT, SAVE = (CONFIG["postprocessing"]["transforms"][place] for place in (1, 3))
+
 INFERERS = {
     "windows": CONFIG["inferer"],
     "larger than the scan": {**CONFIG["inferer"], "roi_size": [32, 32, 32], "mode": "gaussian"},
     "whole": {"_target_": "SimpleInferer"},
 }
+
+ZOO = {
+    "labels, then the way back with interpolation": [
+        {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+        {"_target_": "LabelFilterd", "keys": "pred", "applied_labels": [1, 2]},
+        {**INVERT, "meta_key_postfix": "meta_dict"},
+        SAVE,
+    ],
+    "labels, then the way back to the nearest": [
+        {"_target_": "Activationsd", "keys": "pred", "softmax": True},
+        {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+        {**INVERT, "nearest_interp": True},
+        SAVE,
+    ],
+}
+"""Orders of postprocessing that bundles of the model zoo have."""
 
 
 def bundle(root, iterations=0, **changes):
@@ -48,6 +66,28 @@ def test_every_inferer_predicts_as_monai_does(kind, tmp_path):
     theirs = np.asarray(infer_by_hand(root, [file], tmp_path / "eval").dataobj)
     assert np.array_equal(scantune.adapt(model, file, method="source").prediction, theirs)
     assert len(np.unique(theirs)) > 1
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_every_postprocessing_gives_what_monai_writes(kind, tmp_path):
+    root = bundle(tmp_path / "b", 20, postprocessing={"_target_": "Compose", "transforms": ZOO[kind]})
+    file = write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    theirs = np.asarray(infer_by_hand(root, [file], tmp_path / "eval").dataobj)
+    ours = scantune.adapt(scantune.load(root, trust=True), file, method="source").prediction
+    assert np.array_equal(ours, np.rint(theirs))
+    assert (theirs % 1 != 0).any() == ("interpolation" in kind)
+
+
+def test_a_network_of_slices_sees_slices(tmp_path, scan):
+    network = {**CONFIG["network_def"], "spatial_dims": 2}
+    inferer = {"_target_": "SliceInferer", "roi_size": [16, 16], "spatial_dim": 2}
+    root = bundle(tmp_path / "b", network_def=network, inferer=inferer)
+    model = scantune.load(root, trust=True)
+    seen = model.backend.windows(model.backend.prepare(scan))
+    assert seen.images.shape[1:] == (1, 16, 16)
+    assert model.backend.window == (16, 16)
+    theirs = np.asarray(infer_by_hand(root, [tmp_path / "scan.nii.gz"], tmp_path / "eval").dataobj)
+    assert np.array_equal(scantune.adapt(model, tmp_path / "scan.nii.gz", method="source").prediction, theirs)
 
 
 def test_windows_are_those_of_the_inferer(backend, scan):
@@ -134,9 +174,9 @@ def test_without_a_way_back_scantune_adds_one(tmp_path, scan):
 @pytest.mark.parametrize(
     ("part", "key", "function", "told"),
     [
-        ("preprocessing", "other", "$len", "preprocessing of the bundle b fails"),
-        ("postprocessing", "other", "$len", "postprocessing of the bundle b fails"),
-        ("postprocessing", "pred", "$lambda x: x + 0.5", "must give labels from 0"),
+        ("preprocessing", "other", "$len", "preprocessing of the bundle b fails on scan .KeyError: 'Key `other`"),
+        ("postprocessing", "other", "$len", "postprocessing of the bundle b fails .KeyError: 'Key `other`"),
+        ("postprocessing", "pred", "$lambda x: x - 1", "must give labels from 0"),
         ("postprocessing", "pred", "$lambda x: x[:, :3]", "must give labels from 0"),
     ],
 )

@@ -60,6 +60,7 @@ class Bundle(Backend[BundleScan]):
         images: Number of images that a scan consists of.
         overlapping: Whether the channels of the output are structures that may overlap. What label maps say of those
             is not known.
+        amp: Whether the config has MONAI's evaluator compute in half precision, which it does on GPUs alone.
         settings: What identifies the bundle: name, version, a hash of its config.
     """
 
@@ -69,6 +70,7 @@ class Bundle(Backend[BundleScan]):
     key: str
     images: int
     overlapping: bool
+    amp: bool
     settings: Mapping[str, Any]
 
     @property
@@ -79,7 +81,8 @@ class Bundle(Backend[BundleScan]):
     @property
     def window(self) -> tuple[int, ...]:
         """Return the size of the inferer's windows, as its config has it; empty where it has none."""
-        size = getattr(self.inferer, "roi_size", ())
+        # The inferer of slices makes its windows as thick as a slice, and keeps what it was given.
+        size = getattr(self.inferer, "orig_roi_size", getattr(self.inferer, "roi_size", ()))
         return tuple(map(int, size)) if isinstance(size, tuple | list) else (int(size),)
 
     def prepare(self, case: Case) -> BundleScan:
@@ -100,8 +103,8 @@ class Bundle(Backend[BundleScan]):
                 volume = torch.as_tensor(image.as_tensor() if hasattr(image, "as_tensor") else image)[None]
             except Exception as error:  # of any kind, from the code of a bundle
                 raise ScanError(
-                    f"The preprocessing of the bundle {self.settings['name']} fails on {case.name} "
-                    f"({type(error).__name__}: {error_message(error)}). Give scans as the bundle was made for."
+                    f"The preprocessing of the bundle {self.settings['name']} fails on {case.name} ({_cause(error)}). "
+                    "Give scans as the bundle was made for."
                 ) from error
         outside, reference = self._outside(case, data), self._reference(case, data)
         return BundleScan(volume.float().contiguous(), outside, reference, data, case.shape)
@@ -167,8 +170,9 @@ class Bundle(Backend[BundleScan]):
         """
         # In another memory layout, sums are rounded in another way.
         plain = deepcopy(network).to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
-        with torch.no_grad():
-            output = self.inferer(prepared.volume.to(next(plain.parameters()).device), plain)
+        device = next(plain.parameters()).device
+        with torch.no_grad(), torch.autocast("cuda", enabled=self.amp and device.type == "cuda"):
+            output = self.inferer(prepared.volume.to(device), plain)
         while isinstance(output, tuple | list):
             output = output[0]
         if isinstance(output, Mapping):
@@ -211,20 +215,21 @@ class Bundle(Backend[BundleScan]):
             return np.asarray(torch.as_tensor(done).cpu())
         except Exception as error:  # of any kind, from the code of a bundle
             raise ScanError(
-                f"The postprocessing of the bundle {self.settings['name']} fails ({type(error).__name__}: "
-                f"{error_message(error)}). Does its config run with MONAI itself?"
+                f"The postprocessing of the bundle {self.settings['name']} fails ({_cause(error)}). Are the packages "
+                "that it needs installed?"
             ) from error
 
     def _on_grid(self, labels: NDArray[Any], prepared: BundleScan) -> NDArray[np.uint8]:
-        """Return labels `(maps, x, y, z)` as whole numbers, on the scan's own grid."""
+        """Return labels `(maps, x, y, z)` as whole numbers, which interpolation on the way back may not leave them."""
         known = labels.reshape(len(labels), *prepared.grid) if labels[0].size == math.prod(prepared.grid) else labels
-        if known.shape[1:] != prepared.grid or not ((known >= 0) & (known <= 255) & (known % 1 == 0)).all():
+        if known.shape[1:] != prepared.grid or not ((known >= 0) & (known <= 255)).all():
             raise ScanError(
                 f"The postprocessing of the bundle {self.settings['name']} must give labels from 0 to 255 on the grid "
                 f"{prepared.grid} of the scan, but it gives {labels.dtype} of shape {labels.shape[1:]}. Use a bundle "
                 "whose postprocessing ends with a label map."
             )
-        return known.astype(np.uint8)
+        whole: NDArray[np.uint8] = np.rint(known).astype(np.uint8)
+        return whole
 
     def voxel_ml(self, prepared: BundleScan) -> float:
         """Return the volume in mL of a voxel of a prepared scan."""
@@ -234,6 +239,13 @@ class Bundle(Backend[BundleScan]):
     def record(self) -> dict[str, Any]:
         """Return what identifies the bundle, as plain JSON values."""
         return {"kind": "bundle", **self.settings, "window": list(self.window), "channels": self.channels}
+
+
+def _cause(error: Exception) -> str:
+    """Return the first cause of an error, which MONAI hides behind the transform that fails."""
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return f"{type(error).__name__}: {error_message(error)}"
 
 
 @contextmanager

@@ -57,8 +57,7 @@ def load_folder(path: Path, trust: bool = False) -> Model:
     post = _without_writers(parts["postprocessing"], parts["preprocessing"], config)
     task = _task(post, config)
     outputs = _format(metadata, "outputs", PRED)
-    inputs = metadata.get("network_data_format", {}).get("inputs", {})
-    key = next(iter(inputs), "image")
+    key = _image_key(parts["preprocessing"])
     settings = {
         "name": path.resolve().name,
         "version": str(metadata.get("version", "")),
@@ -68,7 +67,9 @@ def load_folder(path: Path, trust: bool = False) -> Model:
     return Model(
         network=network.eval(),
         labels=_labels(outputs, task, path),
-        backend=Bundle(parts["preprocessing"], parts["inferer"], post, key, channels, not task.exclusive, settings),
+        backend=Bundle(
+            parts["preprocessing"], parts["inferer"], post, key, channels, not task.exclusive, parts["amp"], settings
+        ),
         architecture={"kind": "bundle", "network": type(network).__name__},
         task=task,
         provenance={"bundle": settings["name"], "version": settings["version"]},
@@ -97,6 +98,7 @@ def _parts(config: Path, root: Path) -> dict[str, Any]:
                 f"model zoo do, but has no {', '.join(missing)}."
             )
         parts = {name: parser.get_parsed_content(place) for name, place in names.items()}
+        parts["amp"] = bool("evaluator#amp" in parser and parser.get_parsed_content("evaluator#amp"))
     except InputError:
         raise
     except Exception as error:  # of any kind, from code that a config names
@@ -182,11 +184,17 @@ def _without_writers(postprocessing: Any, preprocessing: Any, config: Path) -> t
     kept = tuple(one for one in transforms if type(one).__name__ not in WRITERS)
     if any(type(one).__name__ == "Invertd" for one in kept):
         return kept
-    keys = getattr(getattr(preprocessing, "transforms", (preprocessing,))[0], "keys", ("image",))
+    key = _image_key(preprocessing)
     try:
-        return (*kept, Invertd(keys=PRED, transform=preprocessing, orig_keys=keys[0], nearest_interp=True))
+        return (*kept, Invertd(keys=PRED, transform=preprocessing, orig_keys=key, nearest_interp=True))
     except ValueError as error:
         raise InputError(f"The preprocessing of {config} cannot be inverted ({error_message(error)}).") from error
+
+
+def _image_key(preprocessing: Any) -> str:
+    """Return the name of the image in what a preprocessing takes: the first that it loads."""
+    first = next(iter(getattr(preprocessing, "transforms", ())), preprocessing)
+    return str(next(iter(getattr(first, "keys", ())), "image"))
 
 
 def _task(transforms: tuple[Any, ...], config: Path) -> Segmentation:
