@@ -10,13 +10,17 @@ import torch
 from torch import nn
 
 import scantune
-from scantune.backends import BACKENDS, Preprocessing, read_backend
+from scantune.backends import BACKENDS, Preprocessing, VolumePreprocessing, read_backend
 from scantune.errors import InputError
 from scantune.scans.case import Case
 from scantune.scans.io import read_channels
 
 EXAMPLES = {
     "slices": Preprocessing(size=(24, 20), percentiles=(0, 100)),
+    "slices of two channels": Preprocessing(size=(24, 20), channels=2, scaling="z-score"),
+    "volumes": VolumePreprocessing(window=None),
+    "volumes in windows": VolumePreprocessing(window=(8, 12, 16), channels=3, scaling="z-score", content="nonzero"),
+    "volumes in larger windows": VolumePreprocessing("sagittal", window=(32, 16, 16), overlap=0.25),
 }
 
 
@@ -30,7 +34,7 @@ def cube(shape=(20, 24, 12), channels=1):
 
 
 def test_every_kind_has_an_example():
-    assert EXAMPLES.keys() == BACKENDS.keys()
+    assert {type(backend) for backend in EXAMPLES.values()} == set(BACKENDS.values())
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -77,7 +81,7 @@ class TestEveryBackend:
         assert read_backend(json.loads(json.dumps(backend.record()))) == backend
 
     def test_a_scan_of_other_channels_is_refused(self, kind, toy):
-        model = replace(toy.model, backend=EXAMPLES[kind])
+        model = replace(toy.model, backend=EXAMPLES[kind], prior=None)
         wrong = cube(channels=EXAMPLES[kind].channels + 1)
         with pytest.raises(InputError, match=rf"cube has {len(wrong.channels)}. Give one file per channel"):
             scantune.adapt(model, wrong, method="source")
@@ -85,7 +89,7 @@ class TestEveryBackend:
 
 def test_a_record_without_a_kind_is_one_of_slices():
     assert read_backend({"size": [32, 32], "plane": "coronal"}) == Preprocessing("coronal", (32, 32))
-    with pytest.raises(InputError, match="of the kind 'waves'; known are slices"):
+    with pytest.raises(InputError, match="of the kind 'waves'; known are slices, volumes"):
         read_backend({"kind": "waves"})
 
 

@@ -101,15 +101,19 @@ def adapt(
     where = find_device(settings.device)
     if isinstance(settings.method, str):
         find_method(settings.method)  # refuses an unknown name before the scan is read
-    if isinstance(scan, Tensor):
-        given = ScanInput(volume_of(scan, mask, brain_mask)).to(where)
-    else:
-        given = ScanInput.of_files(scan, _require_model(network), brain_mask).to(where)
-    volume, case = given.volume, given.case
-    source, task = source_network(network, volume, where, seed)
     if isinstance(network, Model):
         prior = prior if prior is not None else network.prior
         helpers = helpers if helpers is not None else network.helpers
+    if isinstance(scan, Tensor):
+        given = ScanInput.of_tensor(volume_of(scan, mask, brain_mask), None if prior is None else prior.window)
+    else:
+        model = _require_model(network)
+        if prior is not None:
+            prior.require_window(model.backend.window)
+        given = ScanInput.of_files(scan, model, brain_mask)
+    given = given.to(where)
+    volume, case = given.volume, given.case
+    source, task = source_network(network, volume, where, seed)
     if prior is not None:
         prior.require_fit(source)
         prior = prior.to(where)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from scantune.adaptation.prediction import Prediction
 from scantune.backends import Backend, Prepared
+from scantune.backends.tiling import Tiling
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.case import Case
@@ -39,6 +40,7 @@ class ScanInput:
         backend: What prepared it.
         prepared: The prepared scan.
         stripped_by: Name of its brain mask.
+        tiling: Windows of a larger tensor.
     """
 
     volume: Volume
@@ -46,6 +48,23 @@ class ScanInput:
     backend: Backend[Any] | None = None
     prepared: Prepared | None = None
     stripped_by: str | None = None
+    tiling: Tiling | None = None
+
+    @classmethod
+    def of_tensor(cls, volume: Volume, window: tuple[int, ...] | None) -> "ScanInput":
+        """Take a tensor as it is, or windows of it if it is larger than the window that the prior was fitted with."""
+        images = volume.images
+        if window is None or tuple(images.shape[2:]) == window:
+            return cls(volume)
+        if len(window) != images.ndim - 2:
+            raise InputError(
+                f"The prior was fitted to windows of {len(window)} dimensions, but the volume has shape "
+                f"{tuple(images.shape)}. Give a volume as the network takes it."
+            )
+        tiling = Tiling(window)
+        return cls(
+            tiling.sample(images, volume.padding), prepared=Prepared(images, volume.padding, None), tiling=tiling
+        )
 
     @classmethod
     def of_files(cls, scan: Case | ScanFiles, model: Model, brain_mask: BrainMask | None = None) -> "ScanInput":
@@ -75,9 +94,12 @@ class ScanInput:
 
     def whole(self, network: nn.Module, seen: Prediction) -> Prediction:
         """Return the prediction of the whole scan, given that of its windows."""
+        read = seen.task.probabilities
+        if self.tiling is not None and self.prepared is not None:
+            return replace(seen, probabilities=self.tiling.predict(network, self.prepared.volume, read))
         if self.backend is None or self.backend.window is None:
             return seen
-        return replace(seen, probabilities=self.backend.predict(network, self.prepared, seen.task.probabilities))
+        return replace(seen, probabilities=self.backend.predict(network, self.prepared, read))
 
 
 def _counted(channels: int) -> str:

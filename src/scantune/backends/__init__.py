@@ -5,9 +5,14 @@ from typing import Any
 
 from scantune.backends.base import Backend, Prepared, PreparedT, ReadOutput
 from scantune.backends.slices import PreparedSlices, Preprocessing
+from scantune.backends.tiling import Tiling
+from scantune.backends.volumes import PreparedVolume, VolumePreprocessing
 from scantune.errors import InputError
 
-BACKENDS: dict[str, type[Preprocessing]] = {"slices": Preprocessing}
+BACKENDS: dict[str, type[Preprocessing] | type[VolumePreprocessing]] = {
+    "slices": Preprocessing,
+    "volumes": VolumePreprocessing,
+}
 """Backends that a model file can record, by the kind that it names. A record without a kind is one of slices."""
 
 __all__ = [
@@ -16,8 +21,11 @@ __all__ = [
     "Prepared",
     "PreparedSlices",
     "PreparedT",
+    "PreparedVolume",
     "Preprocessing",
     "ReadOutput",
+    "Tiling",
+    "VolumePreprocessing",
     "read_backend",
 ]
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scantune.backends.base import Backend, Prepared
-from scantune.config.settings import settings_from_table
+from scantune.backends.scaling import Content, IntensityScaling, ScalingName
+from scantune.config.settings import MAX_CHANNELS, settings_from_table
 from scantune.errors import InputError, ScanError
-from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case
 from scantune.scans.grid import PLANES, Orientation, Plane, Slab, SliceGrid
 from scantune.scans.volume import Volume
@@ -32,7 +32,7 @@ class PreparedSlices(Prepared):
     """Slices as a 2D network sees them: intensities in [0, 1]; slabs have heights as second channel.
 
     Attributes:
-        limits: Intensities of the scan that became 0 and 1.
+        limits: Intensities of the first channel that became 0 and 1.
         orientation: Array axes that became slices, rows and columns.
         grid: Resampling and cropping of slices.
         distance: Distance of the slices in mm.
@@ -106,15 +106,19 @@ class Preprocessing(Backend[PreparedSlices]):
         slab: Extent in mm along the slices that is kept, and depth of its middle below the top of the content. A scan
             hardly taller than the extent keeps its own middle. The network gets the heights of slices above the
             middle, in mm, as a second channel. None keeps all slices.
+        channels: Number of images that a scan consists of.
+        scaling: `percentiles`; or `z-score` for mean 0 and deviation 1, without clipping. Each channel by itself.
     """
 
     plane: Plane = "axial"
     size: tuple[int, int] = (256, 256)
     spacing: float | None = None
     percentiles: tuple[float, float] = (1.0, 99.0)
-    content: Literal["all", "nonzero"] = "all"
+    content: Content = "all"
     n4: bool = False
     slab: tuple[float, float] | None = None
+    channels: int = 1
+    scaling: ScalingName = "percentiles"
 
     def __post_init__(self) -> None:
         low, high = self.percentiles
@@ -137,6 +141,8 @@ class Preprocessing(Backend[PreparedSlices]):
                 "slab",
                 "two positive numbers of mm or nothing",
             ),
+            (1 <= self.channels <= MAX_CHANNELS, "channels", f"from 1 to {MAX_CHANNELS}"),
+            (self.slab is None or self.channels == 1, "channels", "1 with a slab"),
         ):
             if not good:
                 raise InputError(f"The preprocessing's {name} must be {expected}, not {getattr(self, name)!r}.")
@@ -165,8 +171,12 @@ class Preprocessing(Backend[PreparedSlices]):
     def record(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
         record = dataclasses.asdict(self) | {"size": list(self.size), "percentiles": list(self.percentiles)}
-        slab = record.pop("slab")
-        return record if slab is None else record | {"slab": list(slab)}
+        # What is as in version 0.1 is left out, so that its records and those of today are equal.
+        defaults = {"slab": None, "channels": 1, "scaling": "percentiles"}
+        later = {name: record.pop(name) for name in defaults}
+        if self.slab is not None:
+            later["slab"] = list(self.slab)
+        return record | {name: value for name, value in later.items() if value != defaults[name]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preprocessing:
@@ -189,14 +199,18 @@ class Preprocessing(Backend[PreparedSlices]):
         Raises:
             ScanError: The scan's intensities cannot be scaled.
         """
-        content = case.image != 0 if self.content == "nonzero" else None
-        image = remove_bias(case, content) if self.n4 else case.image
-        limits = self._limits(case.name, image if content is None else image[content])
+        content = None
+        if self.content == "nonzero":
+            content = np.any([image != 0 for image in case.channels], axis=0)
+        scaling = IntensityScaling(self.scaling, self.percentiles, self.content, self.n4)
+        channels = [scaling.channel(case, image) for image in case.channels]
         orientation = Orientation.closest(case.affine, self.plane)
         grid = self._grid(case, orientation, content)
         slab = self._slab(case, orientation, content)
         cut = orientation.to_slices if slab is None else lambda array: slab.cut(orientation.to_slices(array))
-        volume = torch.cat([grid.place(_scaled(part, limits)) for part in _chunks(cut(image))])[:, None]
+        volume = torch.stack(
+            [torch.cat([grid.place(scale.apply(part)) for part in _chunks(cut(image))]) for image, scale in channels], 1
+        )
         reference = None
         if case.reference is not None:
             parts = _chunks(cut(case.reference))
@@ -208,6 +222,7 @@ class Preprocessing(Backend[PreparedSlices]):
         if slab is not None:
             heights = slab.heights(distance).to(volume).view(-1, 1, 1, 1)
             volume = torch.cat([volume, heights.expand_as(volume)], dim=1)
+        limits = (channels[0][1].low, channels[0][1].high)
         return PreparedSlices(volume, padding, reference, limits, orientation, grid, distance, slab)
 
     def _slab(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> Slab | None:
@@ -222,17 +237,6 @@ class Preprocessing(Backend[PreparedSlices]):
                 seen = np.flatnonzero(orientation.to_slices(content).any(axis=(1, 2)))
             middle = max(seen[-1] + 0.5 - depth, float(seen[0]))
         return Slab.about(middle, extent, slices)
-
-    def _limits(self, name: str, values: NDArray[np.float32]) -> tuple[float, float]:
-        low, high = np.percentile(values, self.percentiles).tolist() if values.size else (0.0, 0.0)
-        if not low < high:
-            voxels = "voxels other than 0" if self.content == "nonzero" else "voxels"
-            raise ScanError(
-                f"{name} must have {voxels} of differing intensity, but their percentiles "
-                f"{self.percentiles[0]:g} and {self.percentiles[1]:g} are both {low:g}. "
-                "Check that the scan is complete."
-            )
-        return low, high
 
     def _grid(self, case: Case, orientation: Orientation, content: NDArray[np.bool_] | None) -> SliceGrid:
         _, *native = (case.shape[axis] for axis in orientation.axes)
@@ -260,10 +264,3 @@ class Preprocessing(Backend[PreparedSlices]):
 def _chunks(slices: NDArray[Any]) -> Iterator[NDArray[Any]]:
     for start in range(0, len(slices), _CHUNK):
         yield slices[start : start + _CHUNK]
-
-
-def _scaled(slices: NDArray[np.float32], limits: tuple[float, float]) -> Tensor:
-    low, high = limits
-    # Copy, since an axis of one pixel counts as contiguous even if it runs backwards, which torch refuses.
-    values = torch.from_numpy(np.array(slices, np.float32, order="C"))
-    return ((values - low) / (high - low)).clamp(0, 1)

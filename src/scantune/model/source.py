@@ -40,4 +40,5 @@ class ModelSource:
             return model
         prior = FieldOfExperts.load(self.prior)
         prior.require_fit(model.network)
+        prior.require_window(model.backend.window)
         return replace(model, prior=prior)

@@ -14,7 +14,7 @@ from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import Affine
 from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
-from scantune.prior.fit import FitSettings, fit_experts
+from scantune.prior.fit import FitSettings, fit_experts, windows_of
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
 from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
@@ -23,6 +23,10 @@ from scantune.tasks import Foreground, Segmentation, Task
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
+
+
+def _extent(window: tuple[int, ...] | None) -> str:
+    return "whole slices or volumes" if window is None else f"windows of {' x '.join(map(str, window))}"
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,14 @@ class FieldOfExperts:
         subjects: Number of training subjects.
         notes: Sentences on experts and subjects that the fit left out.
         calibration: What is typical of source subjects, if `calibrated` was called.
+        window: Spatial size of the windows that the network sees at once. None if it sees whole slices or volumes.
     """
 
     families: dict[str, ExpertFamily]
     subjects: int
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    window: tuple[int, ...] | None = None
 
     @classmethod
     def fit(
@@ -57,6 +63,7 @@ class FieldOfExperts:
         alpha: float = ALPHA,
         output_experts: bool = False,
         task: Task | None = None,
+        window: Sequence[int] | None = None,
     ) -> Self:
         """Fit the densities of the training subjects.
 
@@ -73,10 +80,12 @@ class FieldOfExperts:
             alpha: See `FitSettings`.
             output_experts: See `FitSettings`.
             task: See `FitSettings`.
+            window: See `FitSettings`.
         """
-        settings = FitSettings(layers, last, foreground, patches, batch, density, alpha, output_experts, task)
+        extent = None if window is None else tuple(window)
+        settings = FitSettings(layers, last, foreground, patches, batch, density, alpha, output_experts, task, extent)
         fitted = fit_experts(network, list(volumes), masks, settings)
-        return cls(fitted.families, fitted.subjects, fitted.notes)
+        return cls(fitted.families, fitted.subjects, fitted.notes, window=extent)
 
     def calibrated(
         self,
@@ -98,9 +107,14 @@ class FieldOfExperts:
             task: How the output is read; by default a segmentation.
         """
         scans = [_home_scan(each) for each in held_out]
+        scans = [replace(scan, volume=windows_of(scan.volume, self.window)) for scan in scans]
         if not scans:
             raise InputError("A calibration needs at least one held-out source subject, got none.")
-        new, seen = [(scan.volume.images, scan.volume.padding) for scan in scans], list(training)
+        volumes = [windows_of(Volume(*scan), self.window) for scan in training]
+        new, seen = (
+            [(volume.images, volume.padding) for volume in split]
+            for split in ([scan.volume for scan in scans], volumes)
+        )
         task = task or _detected(network, new[0][0][:1])
         shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
         left_out = {
@@ -162,11 +176,12 @@ class FieldOfExperts:
     def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
         """Return statistics of a whole volume, summed over batches in double precision."""
         total: Statistics = {}
+        seen = windows_of(Volume(volume, mask), self.window)
         training = network.training
         network.eval()
         try:
             with Recorder(network, self.layers()) as record:
-                for part in Volume(volume, mask).batches(batch):
+                for part in seen.batches(batch if volume.ndim == 4 else 1):
                     for key, value in self.measure(record(part.images), part.padding).items():
                         total[key] = total.get(key, 0) + value.double()
         finally:
@@ -203,6 +218,19 @@ class FieldOfExperts:
                     f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
                     f"{experts} experts; use the prior that was fitted on this network, or fit it anew."
                 )
+
+    def require_window(self, window: tuple[int, ...] | None) -> None:
+        """Raise an error if the prior was fitted with another window than a network sees at once.
+
+        Args:
+            window: Spatial size of the window, or None if the network sees whole slices or volumes.
+        """
+        if window != self.window:
+            mine, theirs = (_extent(each) for each in (self.window, window))
+            raise InputError(
+                f"The prior was fitted to {mine}, but the network sees {theirs}, whose statistics differ. Use the same "
+                "window, or fit the prior anew."
+            )
 
     def _channels(self) -> Iterator[tuple[str, int]]:
         """Yield layers, and how many channels the experts expect there."""
@@ -277,6 +305,7 @@ class FieldOfExperts:
             "subjects": self.subjects,
             "notes": list(self.notes),
             "floor": self.floor(),
+            **({} if self.window is None else {"window": list(self.window)}),
         }
 
     @classmethod
@@ -288,7 +317,8 @@ class FieldOfExperts:
         }
         stored = without_prefix(tensors, "calibration/")
         calibration = Calibration.from_tensors(stored) if stored else None
-        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration)
+        window = tuple(map(int, record["window"])) if record.get("window") else None
+        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration, window)
 
     def save(self, path: str | Path) -> None:
         """Write the prior alone to a `.safetensors` file."""

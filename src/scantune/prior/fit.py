@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from scantune.backends.tiling import Tiling
 from scantune.densities import ALPHA, DENSITIES, Density, Gaussian
 from scantune.errors import InputError
 from scantune.experts import (
@@ -20,6 +21,7 @@ from scantune.experts import (
     choose_layers,
 )
 from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
+from scantune.scans.volume import Volume
 from scantune.tasks import Foreground, Segmentation, Task
 
 
@@ -40,6 +42,7 @@ class FitSettings:
             authors' code.
         task: How the output is read; by default a segmentation, detected from the network's output. With it,
             `foreground` is the task's own.
+        window: Spatial size of the windows that are taken from larger volumes, here and whenever the prior is used.
     """
 
     layers: LayerChoice = None
@@ -51,6 +54,7 @@ class FitSettings:
     alpha: float = ALPHA
     output_experts: bool = False
     task: Task | None = None
+    window: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,9 @@ class TrainingSubjects:
     def recordings(self, subject: int, record: Recorder) -> Iterator[tuple[Recording, Tensor | None]]:
         """Yield forward passes over one subject's slices, with the padding of each."""
         volume, mask = self.volumes[subject], self.masks[subject]
-        for start in range(0, len(volume), self.batch):
-            stop = start + self.batch
+        size = self.batch if volume.ndim == 4 else 1
+        for start in range(0, len(volume), size):
+            stop = start + size
             yield record(volume[start:stop]), None if mask is None else mask[start:stop]
 
 
@@ -90,7 +95,10 @@ def fit_experts(
     _require_volumes(volumes, masks)
     density = density_template(settings.density, settings.alpha)
     network = deepcopy(network).eval()
-    subjects = TrainingSubjects(network, volumes, masks or [None] * len(volumes), settings.batch)
+    given = zip(volumes, masks or [None] * len(volumes), strict=True)
+    seen = [windows_of(Volume(*each), settings.window) for each in given]
+    volumes, masks = [volume.images for volume in seen], [volume.padding for volume in seen]
+    subjects = TrainingSubjects(network, volumes, masks, settings.batch)
     first = volumes[0][:1]
     chosen = choose_layers(network, first, settings.layers)
     if settings.output_experts and OUTPUT in chosen:
@@ -114,6 +122,13 @@ def fit_experts(
     if not isinstance(density, Gaussian):
         families = _refit_densities(subjects, families, density)
     return FittedExperts(families, len(volumes), (*notes, *pca_notes))
+
+
+def windows_of(volume: Volume, window: tuple[int, ...] | None) -> Volume:
+    """Return windows of a larger volume; a volume of a window's size, or without a window, as it is."""
+    if window is None or tuple(volume.images.shape[2:]) == window:
+        return volume
+    return Tiling(window).sample(volume.images, volume.padding, volume.reference)
 
 
 def density_template(name: str, alpha: float = ALPHA) -> Density:

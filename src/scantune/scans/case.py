@@ -108,6 +108,10 @@ class Case(ImageGrid):
         """Return the intensities `(x, y, z)` of all channels."""
         return (self.image, *self.others)
 
+    def with_image(self, image: NDArray[np.float32]) -> Case:
+        """Return the scan with the intensities `(x, y, z)` of one channel alone."""
+        return dataclasses.replace(self, image=image, others=())
+
     def with_reference(self, reference: LabelMap) -> Case:
         """Return the scan with a reference, which must lie on its grid.
 

@@ -190,6 +190,55 @@ class SliceGrid:
         return -left, left + width - columns, -top, top + height - rows
 
 
+@dataclass(frozen=True)
+class VolumeGrid:
+    """Map from the voxels of a scan, in the order of a plane, to a network's volume: resampling, then padding.
+
+    Attributes:
+        native: Slices, rows and columns of the scan.
+        resampled: The same after resampling.
+        size: The same after padding, half of it before the scan.
+    """
+
+    native: tuple[int, int, int]
+    resampled: tuple[int, int, int]
+    size: tuple[int, int, int]
+
+    def place(self, volume: Tensor) -> Tensor:
+        """Return intensities `(slices, rows, columns)` resampled and zero-padded, `(depth, height, width)`."""
+        depth, *picture = self.resampled
+        found = _averaged(volume, (picture[0], picture[1]))
+        if len(found) != depth:
+            found = (_hats(len(found), depth).to(found) @ found.flatten(1)).view(depth, *picture)
+        return F.pad(found, self._margins)
+
+    def place_labels(self, labels: Tensor) -> Tensor:
+        """Return labels `(slices, rows, columns)` by nearest neighbour, `(depth, height, width)`."""
+        planes, rows, columns = (_nearest(n, m) for n, m in zip(self.native, self.resampled, strict=True))
+        return F.pad(labels[planes][:, rows][:, :, columns], self._margins)
+
+    def restore(self, volume: Tensor) -> Tensor:
+        """Resample `(depth, height, width)` linearly back to `(slices, rows, columns)`."""
+        inside = F.pad(volume, [-margin for margin in self._margins])
+        if self.resampled == self.native:
+            return inside
+        return F.interpolate(inside[None, None], size=self.native, mode="trilinear", align_corners=False)[0, 0]
+
+    @property
+    def padding(self) -> Tensor | None:
+        """Return True at voxels `(depth, height, width)` that padding added, or None if there are none."""
+        if not any(self._margins):
+            return None
+        return F.pad(torch.zeros(self.resampled, dtype=torch.bool), self._margins, value=True)
+
+    @property
+    def _margins(self) -> list[int]:
+        margins = []
+        for length, wanted in zip(reversed(self.resampled), reversed(self.size), strict=True):
+            margins += [(wanted - length) // 2, wanted - length - (wanted - length) // 2]
+        return margins
+
+
 def _averaged(slices: Tensor, size: tuple[int, int]) -> Tensor:
     """Resample `(slices, rows, columns)` linearly between pixel centres, and average where pixels grow."""
     if tuple(slices.shape[1:]) == size:

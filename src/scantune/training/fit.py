@@ -96,7 +96,8 @@ def fit_prior(
         if new:
             seen = [(volume.images, volume.padding) for volume in training]
             prior = prior.calibrated(network, new, seen, model.task)
-    prior = prior.to(torch.device("cpu"))
+    # The cases are windows already.
+    prior = replace(prior, window=model.backend.window).to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
 
 

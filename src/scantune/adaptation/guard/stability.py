@@ -21,6 +21,9 @@ GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
 READ_SLICES = 8
 """Largest number of slices of a reading, evenly spaced, so that it costs less than a step."""
 
+READ_WINDOWS = 2
+"""Largest number of volumes or windows of one, which a step sees `backends/tiling.py::SAMPLED_WINDOWS` of."""
+
 
 @dataclass(frozen=True)
 class PerturbedSlices:
@@ -51,9 +54,10 @@ class PerturbedSlices:
         channels: int | None = None,
         threads: Threads | None = None,
     ) -> "PerturbedSlices":
-        """Choose at most `READ_SLICES` slices of a scan."""
+        """Choose at most `READ_SLICES` slices of a scan, or `READ_WINDOWS` windows."""
         number = len(images)
-        chosen = torch.linspace(0, number - 1, min(READ_SLICES, number)).round().long()
+        most = READ_SLICES if images.ndim == 4 else READ_WINDOWS
+        chosen = torch.linspace(0, number - 1, min(most, number)).round().long()
         return cls(images[chosen.to(images.device)], task, names, channels, threads, chosen.tolist())
 
     @torch.no_grad()
