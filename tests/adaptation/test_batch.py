@@ -13,7 +13,7 @@ from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import OUTPUT_ENDINGS, read_manifest
-from scantune.scans.names import find_scans, images_in, scan_name
+from scantune.scans.names import images_in, scan_name
 
 SETTINGS = AdaptSettings(method="source", steps=2)
 MODEL = SimpleNamespace(
@@ -106,8 +106,7 @@ def test_the_manifest_tells_of_run_and_scans(adapted, scan, tmp_path):
     assert entry["energy_after"] is None
     assert sorted(path.name for path in out.iterdir()) == [
         *("a_page.html", "a_seg.nii.gz", "a_source_seg.nii.gz"),
-        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "index.html"),
-        *("labels.ctbl", "labels.txt", "manifest.json", "statistics.json", "volumes.csv"),
+        *("b_page.html", "b_seg.nii.gz", "b_source_seg.nii.gz", "index.html", "manifest.json"),
     ]
 
 
@@ -345,16 +344,6 @@ def test_observers_see_everything_in_order(adapted, scan, tmp_path):
     assert diary.lines == [("begin", "b"), ("start", "b"), (1, 2), (2, 2), ("end", "b", "done")]
 
 
-def test_two_scans_of_one_name_are_refused_before_anything_is_done(adapted, scan, tmp_path):
-    one, other = scan("a.nii"), scan("a.nii.gz", folder="other")
-    with pytest.raises(InputError) as caught:
-        adapt_scans([one, other], MODEL, tmp_path / "out", SETTINGS)
-    assert str(one) in str(caught.value)
-    assert str(other) in str(caught.value)
-    assert not adapted
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_scan_that_is_given_twice_counts_once(scan):
     path = scan("a.nii")
     assert list(name_scans([path, path.parent / ".." / "in" / "a.nii"])) == ["a"]
@@ -430,19 +419,6 @@ def test_an_entry_without_outputs_holds_nothing(tmp_path):
     assert not folder.holds({})
 
 
-def test_a_folder_of_images_stands_for_the_scans_in_it(scan):
-    names = ("b.nii", "a.nii.gz", "a_seg.nii.gz", "a_source_seg.nii.gz", "c_gt.nii", "a_deformation.nii.gz")
-    paths = [scan(name) for name in names]
-    assert [path.name for path in find_scans([paths[0].parent])] == ["a.nii.gz", "b.nii"]
-    assert find_scans([paths[2]]) == [paths[2]]
-
-
-def test_a_dicom_folder_stays_a_folder(scan, tmp_path):
-    folder = scan("IM1", "\0" * 128 + "DICM").parent
-    scan("a.nii")
-    assert find_scans([folder, tmp_path / "lost"]) == [folder, tmp_path / "lost"]
-
-
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path):
     with pytest.raises(InputError, match="lost cannot be read"):
         images_in(tmp_path / "lost")
@@ -456,8 +432,3 @@ def test_a_dicom_folder_is_done_when_its_files_are_the_same(adapted, scan, tmp_p
     scan("IM2")
     (outcome,) = adapt_scans([folder], MODEL, tmp_path / "out", SETTINGS)
     assert "another scan named in" in outcome.entry["reason"]
-
-
-def test_a_folder_with_label_maps_alone_is_refused(scan):
-    with pytest.raises(InputError, match=r"a_seg\.nii"):
-        find_scans([scan("a_seg.nii").parent])

@@ -14,6 +14,7 @@ from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.model.source import ModelSource
 from scantune.runtime.processes import cores
+from scantune.scans.discovery import unique_names
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import read_manifest
 from scantune.scans.names import scan_name
@@ -50,7 +51,7 @@ def adapt_scans(
     written is remarked upon; the scan is done without it.
 
     Args:
-        paths: Image files or DICOM folders; `filenames.find_scans` makes these of folders of images.
+        paths: Image files or DICOM folders; `scantune.scans.discovery.find_scans` finds these in folders.
         model: A model; or what it is loaded from, a `ModelSource`, or simply the first argument of `scantune.load`.
         out: The output folder, made where needed.
         settings: How to adapt; by default `AdaptSettings()`.
@@ -66,7 +67,7 @@ def adapt_scans(
         One outcome per scan, in the order given.
 
     Raises:
-        InputError: The run cannot begin: two scans of one name, no scan at all, no such model or method, ...
+        InputError: The run cannot begin: no scan at all, no such model or method, ...
     """
     named = name_scans(paths)
     read_manifest(Path(out))
@@ -97,19 +98,12 @@ def _one_by_one(run: ScanRun, scans: Mapping[str, Path]) -> Iterator[Outcome]:
 
 
 def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
-    """Name every scan after its file; a file that is given twice counts once.
+    """Name every scan after its file, with the folders above it where names repeat.
 
     Raises:
-        InputError: There is no scan, none of them exists, or two have the same name.
+        InputError: There is no scan, or none of them exists.
     """
-    named: dict[str, Path] = {}
-    for path in map(Path, paths):
-        other = named.setdefault(scan_name(path), path)
-        if other.resolve() != path.resolve():
-            raise InputError(
-                f"{other} and {path} would both be written as {scan_name(path)}_seg.nii.gz. Rename one of "
-                "them, or adapt them into two output folders."
-            )
+    named = unique_names(map(Path, paths))
     if not named:
         raise InputError("There is no scan to adapt to. Give image files, DICOM folders or folders of images.")
     if not any(path.exists() for path in named.values()):

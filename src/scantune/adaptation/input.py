@@ -127,7 +127,7 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
     return Volume(images.float(), mask)
 
 
-def _read(scan: Case | ScanFiles | Any) -> Case:
+def read_case(scan: Case | ScanFiles | Any) -> Case:
     """Return a scan that is given as a case, an image of nibabel or SimpleITK, or files.
 
     Raises:
@@ -149,7 +149,7 @@ def _read(scan: Case | ScanFiles | Any) -> Case:
 
 def case_of(scan: Case | ScanFiles, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
     """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
-    case = _read(scan)
+    case = read_case(scan)
     return (case, None) if brain_mask is None else _stripped(case, brain_mask)
 
 

@@ -6,7 +6,7 @@ Nothing heavy is imported at the top, so that a mistyped path is reported at onc
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from scantune.errors import InputError, describe_error
 from scantune.model.source import ModelSource
 from scantune.scans.data_files import content_hash
 from scantune.scans.manifest import ManifestEntry, read_manifest
+from scantune.scans.names import scan_name
 
 if TYPE_CHECKING:
     from scantune.adaptation.site import Site
@@ -200,13 +201,15 @@ class ScanRun:
         import torch
 
         from scantune.adaptation.adapt import adapt
+        from scantune.adaptation.input import read_case
 
         settings = {"on_step": partial(self.observer.step, name), **self.chosen.arguments}
         if name in self.masks:
             settings["brain_mask"] = self.masks[name]
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        result = adapt(self.model, path, **settings) if self.site is None else self.site.adapt(path, **settings)
+        scan = path if name == scan_name(path) else replace(read_case(path), name=name)
+        result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
         entry = result.write_segmentations(self.out.path)
         if not self.pages:
             return entry

@@ -21,7 +21,7 @@ from scantune.cli.console import ScanBar, console, duration, say
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain, printable
 from scantune.cli.train import Flag, NetworkWords
 from scantune.model.source import ModelSource
-from scantune.scans.names import find_scans
+from scantune.scans.discovery import find_scans
 
 BY_TASK = "foe-cnn-pca; of registrations instance"
 """The methods of `Task.method`, which would take long to import."""
@@ -32,7 +32,8 @@ class Adapt:
     """Adapt a model to each scan, and segment it on the scan's own grid."""
 
     scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
-    """Image files (NIfTI, MetaImage, NRRD, ...), folders of images, or folders with one DICOM series."""
+    """Image files (NIfTI, MetaImage, NRRD, ...), folders of images or with one DICOM series, or folders of such
+    folders, as BIDS data sets."""
     model: Annotated[str, arg(metavar="MODEL")]
     """A model file or folder, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
@@ -91,7 +92,10 @@ class Adapt:
 
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
-        scans = find_scans(self.scans)
+        found = find_scans(self.scans)
+        scans = found.scans
+        for path, reason in found.left_out.items():
+            say(console(stderr=True, quiet=self.quiet), f"{path} is left out: {reason}.", style="yellow")
         masks = masks_of(scans, self.brain_mask)
         source = self._source()
         settings = AdaptSettings(

@@ -56,36 +56,6 @@ def images_in(folder: Path) -> list[Path]:
     return [p for p in files if p.name.lower().endswith(IMAGE_ENDINGS) and not p.name.startswith(".")]
 
 
-def find_scans(paths: Iterable[Path]) -> list[Path]:
-    """Replace folders of images by the scans in them. Files and DICOM folders stay as they are.
-
-    All images of a folder are scans, except those whose name ends in one of `LABEL_SUFFIXES`, such as `_seg`, or in
-    `_deformation`.
-
-    Raises:
-        InputError: A folder cannot be read, or has label maps alone.
-    """
-    scans: list[Path] = []
-    for path in paths:
-        images = images_in(path) if path.is_dir() else []
-        if images and _holds_dicom(path):
-            images = []
-        found = [image for image in images if not split_name(image)[1] and not is_deformation(image)]
-        if images and not found:
-            raise InputError(
-                f"The folder {path} must hold scans, but all images in it are named as label maps or deformations "
-                f"({listed_names(images)}). Give the files themselves if they are scans."
-            )
-        scans += found or [path]
-    return scans
-
-
-def _holds_dicom(folder: Path) -> bool:
-    from scantune.scans.dicom import is_dicom
-
-    return any(is_dicom(path) for path in folder.iterdir() if not path.name.lower().endswith(IMAGE_ENDINGS))
-
-
 def split_name(path: Path) -> tuple[str, str]:
     """Split a label map's stem into the scan's name and the suffix, which may be empty."""
     stem = scan_name(path)
