@@ -23,14 +23,18 @@ def describe_error(error: Exception, what: str) -> str:
     if isinstance(error, InputError):
         return str(error)
     if is_out_of_memory(error):
-        return f"{what}: it takes more memory than there is ({error_message(error)}). {MEMORY_ADVICE}"
+        return f"{what}: it takes more memory than there is ({error_message(error)}). {memory_advice(error)}"
     return f"{what}, for an unforeseen reason ({type(error).__name__}: {error_message(error)})."
 
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
-MEMORY_ADVICE = "Close other programs, or use --device cpu."
-"""Advice if memory is short."""
+
+def memory_advice(error: Exception) -> str:
+    """Return what to do if memory is short: on a GPU or, by the words of the error, anywhere else."""
+    if "cuda" in str(error).lower():
+        return "Close other programs on the GPU, or use --device cpu."
+    return "Close other programs, or crop or resample the scan."
 
 
 def error_message(error: Exception) -> str:

@@ -127,11 +127,12 @@ def test_a_header_without_an_end_is_refused(folder):
 
 
 def test_reading_that_waits_ends_by_the_clock(folder, monkeypatch):
-    monkeypatch.setattr("scantune.scans.itk.WALL_SECONDS", 1.0)
     path = meta(folder, "voxels.raw")
-    read_scan(path)
-    with pytest.raises(ReaderError, match="in 1 seconds"):
-        _in_worker(_wait, path)
+    read_scan(path)  # starts the process that reads, which takes time of its own
+    with monkeypatch.context() as patch:
+        patch.setattr("scantune.scans.itk.WALL_SECONDS", 1.0)
+        with pytest.raises(ReaderError, match="in 1 seconds"):
+            _in_worker(_wait, path)
     assert read_scan(path).shape == (5, 4, 3)
 
 

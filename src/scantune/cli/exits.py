@@ -3,7 +3,7 @@
 import sys
 import unicodedata
 
-from scantune.errors import MEMORY_ADVICE, error_message, is_out_of_memory
+from scantune.errors import error_message, is_out_of_memory, memory_advice
 
 BAD_INPUT, SOME_FAILED, STOPPED, UNFORESEEN = 2, 3, 130, 1
 
@@ -28,7 +28,8 @@ def end_of(error: Exception) -> int:
         return BAD_INPUT
     if is_out_of_memory(error):
         complain(
-            f"this takes more memory than there is ({error_message(error)}). Use smaller settings. {MEMORY_ADVICE}"
+            f"this takes more memory than there is ({error_message(error)}). Use smaller settings. "
+            f"{memory_advice(error)}"
         )
         return BAD_INPUT
     complain(

@@ -18,6 +18,7 @@ from scantune.scans.itk import read_itk_header
 from scantune.scans.metaimage import require_axes
 from scantune.scans.names import scan_name
 from scantune.scans.nifti import affine_in_mm, is_nifti, require_frame, require_plain, shape_3d
+from scantune.scans.room import require_room
 
 _SINGLE_FILE = (".mha", ".nrrd")  # formats whose header and voxels share a file
 
@@ -95,6 +96,7 @@ def _other(path: Path, _: int | None) -> FileGrid:
     data_files(path)
     require_axes(path)
     image = read_itk_header(path)
+    require_room(path, (*image.size, image.components))
     if len(image.size) != 3 or image.components != 1:
         return _whole(path, None)
     return FileGrid(scan_name(path), tuple(image.size), image.affine())

@@ -20,7 +20,7 @@ from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap, require_same_grid
 from scantune.scans.data_files import data_files
 from scantune.scans.dicom import read_dicom
-from scantune.scans.itk import ItkImage, read_itk
+from scantune.scans.itk import ItkImage, read_itk, read_itk_header
 from scantune.scans.metaimage import require_axes, require_intact
 from scantune.scans.names import scan_name
 from scantune.scans.nifti import (
@@ -34,6 +34,7 @@ from scantune.scans.nifti import (
     write_nifti,
     write_vectors,
 )
+from scantune.scans.room import require_room
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -262,6 +263,8 @@ def write_displacement(path: AnyPath, displacement: NDArray[np.float32], like: C
 def _read_other(path: Path) -> FileContent:
     data_files(path)  # refuses those that are elsewhere, or a pipe
     require_axes(path)
+    header = read_itk_header(path)
+    require_room(path, (*header.size, header.components))
     image = read_itk(path)
     assert image.voxels is not None
     require_intact(path, image.voxels)

@@ -5,7 +5,7 @@ Nothing but voxels and geometry is taken from a file.
 
 from __future__ import annotations
 
-import math
+import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.files import write_whole
+from scantune.scans.room import require_room
 
 _MM_PER_UNIT = {1: 1000.0, 3: 0.001}  # by NIfTI's code of the spatial unit: metres and micrometres
-LARGEST_VOLUME = 2**30
-"""Largest number of voxels of a volume, as of 1024 x 1024 x 1024. A small compressed file may claim any number."""
 
 _GRID_FIELDS = (
     *("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"),
@@ -84,9 +83,21 @@ def read_freesurfer(path: Path) -> FileContent:
     """Read one of FreeSurfer's files (.mgz, .mgh). Raises the errors of `read_nifti`."""
     import nibabel
 
+    require_room(path, freesurfer_shape(path))
     image: Any = nibabel.load(path, mmap=False)
     require_plain(path, image.shape, image.get_data_dtype())
     return np.asarray(image.dataobj).reshape(shape_3d(image.shape)), np.array(image.affine, np.float64), None
+
+
+def freesurfer_shape(path: Path) -> tuple[int, ...]:
+    """Return the shape in the header of one of FreeSurfer's files; nibabel unpacks a file to read what follows it.
+
+    Raises:
+        OSError: The file is cut short, or not packed as its name says.
+    """
+    with gzip.open(path) if path.suffix.lower() == ".mgz" else path.open("rb") as stream:
+        shape: list[int] = np.frombuffer(stream.read(20), ">i4", 4, 4).tolist()
+    return tuple(max(length, 1) for length in shape)
 
 
 def read_nifti_frame(path: Path, frame: int) -> FileContent:
@@ -142,10 +153,10 @@ def shape_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def require_plain(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Check that a file holds one 3D volume of real numbers.
+    """Check that a file holds one 3D volume of real numbers that there is room for.
 
     Raises:
-        ScanError: The file holds anything else.
+        ScanError: The file holds anything else, or more than the memory holds.
     """
     if len(shape_3d(shape)) > 3:
         raise ScanError(
@@ -154,11 +165,7 @@ def require_plain(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]
         )
     if 0 in shape or not shape:
         raise ScanError(f"{path} must be a 3D volume, but is empty, of shape {tuple(shape)}. Export the scan again.")
-    if math.prod(shape) > LARGEST_VOLUME:
-        raise ScanError(
-            f"{path} must have at most {LARGEST_VOLUME} voxels, but its header gives the shape {tuple(shape)}. Crop or "
-            "resample it first, or repair the header."
-        )
+    require_room(path, shape, dtype.itemsize)
     if dtype.fields or dtype.kind not in "biuf":
         raise ScanError(
             f"{path} must have one real number per voxel, but has values of type {dtype}. "
