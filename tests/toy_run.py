@@ -21,7 +21,8 @@ class ToyRun:
     source: ModelSource = field(default_factory=lambda: ModelSource("toy"))
     settings: AdaptSettings = field(default_factory=lambda: AdaptSettings(device="cpu"))
 
-    def adapt(self, name, path):
+    def adapt(self, name, files):
+        (path,) = files
         self.observer.step(name, 1, 1)
         for word in path.read_text(encoding="utf-8").split():
             if word == "wait":
@@ -42,7 +43,7 @@ class ToyRun:
         self.observer.step("", 2, 2)
         time.sleep(60)
 
-    def give_up(self, name, _path, reason):
+    def give_up(self, name, _files, reason):
         return self.noted(name, {"status": "failed", "reason": reason})
 
     def noted(self, name, entry):

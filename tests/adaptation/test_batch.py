@@ -21,6 +21,7 @@ MODEL = SimpleNamespace(
     fingerprint="f1",
     labels={"background": 0, "gm": 1},
     task=SimpleNamespace(name="segmentation"),
+    backend=SimpleNamespace(channels=1),
     prior=None,
     helpers={},
 )

@@ -28,7 +28,7 @@ def scans(tmp_path):
         for name, text in texts.items():
             (tmp_path / name).write_text(text)
         (tmp_path / "out").mkdir(exist_ok=True)
-        return {name: tmp_path / name for name in texts}
+        return {name: (tmp_path / name,) for name in texts}
 
     return make
 

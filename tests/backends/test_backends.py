@@ -99,7 +99,7 @@ def test_channels_are_read_in_order_on_one_grid(tmp_path):
     for factor, path in enumerate(paths, start=1):
         nibabel.save(nibabel.Nifti1Image(factor * case.image, case.affine), path)
     both = read_channels(paths)
-    assert both.name == "t1"
+    assert both.name == tmp_path.name
     assert both.files == tuple(paths)
     np.testing.assert_array_equal(both.channels[1], 2 * both.channels[0])
     moved = case.affine.copy()

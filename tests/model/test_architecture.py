@@ -224,7 +224,7 @@ def test_workers_get_the_network(desk):
     observer = ScanObserver()
     run = ScanRun(source, OutputFolder(desk / "out"), AdaptSettings(device="cpu", steps=1), False, False, observer)
     sent = pickle.loads(pickle.dumps(run))
-    assert sent.adapt("a", desk / "a.nii.gz").status == "done"
+    assert sent.adapt("a", (desk / "a.nii.gz",)).status == "done"
     assert choose_workers(2, 2, sent) == 2
 
 

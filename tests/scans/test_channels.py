@@ -48,6 +48,11 @@ def test_numbered_files_are_joined_for_networks_of_several_channels(images):
     assert grouped_channels(files, 1) == [(path,) for path in files]
 
 
+def test_a_scan_without_one_of_its_channels_stays_alone(images):
+    (images / "a_0000.nii.gz").unlink()
+    assert grouped_channels([images / "a_0001.nii.gz"], 2) == [(images / "a_0001.nii.gz",)]
+
+
 @pytest.mark.parametrize(
     ("files", "name"),
     [
@@ -55,7 +60,7 @@ def test_numbered_files_are_joined_for_networks_of_several_channels(images):
         (["a_0000.nii.gz", "a_0001.nii.gz"], "a"),
         (["sub-1_T1w.nii.gz", "sub-1_FLAIR.nii"], "sub-1"),
         (["BraTS_001_t1.nii.gz", "BraTS_001_t1ce.nii.gz"], "BraTS_001"),
-        (["t1.nii.gz", "t2.nii.gz"], "t1"),
+        (["in/sub-7/t1.nii.gz", "in/sub-7/t2.nii.gz"], "sub-7"),
         (["x/a.nii.gz", "y/a.nii.gz"], "a"),
     ],
 )

@@ -82,8 +82,8 @@ def test_a_folder_with_label_maps_alone_or_nothing_is_refused(tmp_path):
 
 def test_names_are_made_unique_by_the_folders_above(tmp_path):
     def names(*paths):
-        named = unique_names(tmp_path / path for path in paths)
-        return {name: path.relative_to(tmp_path).as_posix() for name, path in named.items()}
+        named = unique_names((tmp_path / path,) for path in paths)
+        return {name: path.relative_to(tmp_path).as_posix() for name, (path,) in named.items()}
 
     assert names("p1/DICOM", "p2/DICOM", "a.nii") == {"p1_DICOM": "p1/DICOM", "p2_DICOM": "p2/DICOM", "a": "a.nii"}
     assert names("x/1/a.nii", "y/1/a.nii") == {"x_1_a": "x/1/a.nii", "y_1_a": "y/1/a.nii"}
@@ -92,5 +92,11 @@ def test_names_are_made_unique_by_the_folders_above(tmp_path):
 
 
 def test_all_scans_keep_their_place(tmp_path):
-    paths = [Path(f"{folder}/{name}.nii") for folder in "cab" for name in "zy"]
-    assert list(unique_names(paths).values()) == paths
+    scans = [(Path(f"{folder}/{name}.nii"),) for folder in "cab" for name in "zy"]
+    assert list(unique_names(scans).values()) == scans
+
+
+def test_a_scan_of_several_files_is_named_after_what_they_share(tmp_path):
+    scans = [tuple(tmp_path / site / f"sub-1_{one}.nii" for one in ("T1w", "T2w")) for site in ("x", "y")]
+    assert list(unique_names(scans)) == ["x_sub-1", "y_sub-1"]
+    assert list(unique_names([*scans[:1], tuple(tmp_path / f"s/{one}.nii" for one in ("t1", "t2"))])) == ["sub-1", "s"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.rescue import Rescue
-from scantune.adaptation.input import BrainMask, ScanFiles, ScanInput, skull_remarks, volume_of
+from scantune.adaptation.input import AnyScanFiles, BrainMask, ScanInput, skull_remarks, volume_of
 from scantune.adaptation.loop import OnStep, Schedule, objective_at, optimise
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.result import Result
@@ -48,7 +48,7 @@ the guard keeps that or the source prediction.
 
 def adapt(
     network: nn.Module | Model,
-    scan: Tensor | Case | ScanFiles,
+    scan: Tensor | Case | AnyScanFiles,
     prior: FieldOfExperts | None = None,
     method: str | type[Method] | None = None,
     preset: Preset = "fast",
@@ -73,7 +73,8 @@ def adapt(
             identity-initialised normaliser in front.
         scan: A path, one path per channel, an image of nibabel or SimpleITK, a `Case`, or a tensor
             `(slices, channels, *spatial)` that is already as the network expects it. All but tensors need a model,
-            whose backend prepares them.
+            whose backend prepares them. If that takes several channels, a single path is a NIfTI file with as many
+            volumes, or any of the files in nnU-Net's numbering.
         prior: The Field of Experts; by default the model's own.
         method: A name of `scantune.methods.METHODS`, or a class of your own; by default the task's own: `foe-cnn-pca`
             for segmentation, `instance` for registration.

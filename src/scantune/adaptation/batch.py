@@ -14,6 +14,7 @@ from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, ScanError
 from scantune.model.source import ModelSource
 from scantune.runtime.processes import cores
+from scantune.scans.channels import ScanFiles, grouped_channels
 from scantune.scans.discovery import unique_names
 from scantune.scans.files import require_writable
 from scantune.scans.manifest import read_manifest
@@ -21,6 +22,9 @@ from scantune.scans.names import scan_name
 
 if TYPE_CHECKING:
     from scantune.model.model import Model
+
+AnyScan = Path | str | Sequence[Path | str]
+"""The file of a scan, or a sequence with a file for each channel."""
 
 WORKERS_PER_GPU = 4
 """Processes that share a GPU by default: they take turns with it while others read, resample and write."""
@@ -33,7 +37,7 @@ SCANS_PER_GPU_WORKER = 3
 
 
 def adapt_scans(
-    paths: Iterable[Path | str],
+    paths: Iterable[AnyScan],
     model: "Model | ModelSource | Path | str",
     out: Path | str,
     settings: AdaptSettings | None = None,
@@ -51,7 +55,8 @@ def adapt_scans(
     written is remarked upon; the scan is done without it.
 
     Args:
-        paths: Image files or DICOM folders; `scantune.scans.discovery.find_scans` finds these in folders.
+        paths: Image files or DICOM folders; `scantune.scans.discovery.find_scans` finds these in folders. For a scan of
+            several channels a sequence with a file for each; or, in nnU-Net's numbering, the file of any channel.
         model: A model; or what it is loaded from, a `ModelSource`, or simply the first argument of `scantune.load`.
         out: The output folder, made where needed.
         settings: How to adapt; by default `AdaptSettings()`.
@@ -61,7 +66,8 @@ def adapt_scans(
             be given as a file or a name, and a script of your own must have its work under
             `if __name__ == "__main__":`, since new processes import it.
         observer: Is told about the progress.
-        brain_masks: The mask of each path, outside which the scan is set to 0, as `masks_of` finds them.
+        brain_masks: The mask of each path, outside which the scan is set to 0, as `masks_of` finds them. Of a scan of
+            several files, that of the first one that has a mask.
 
     Returns:
         One outcome per scan, in the order given.
@@ -69,16 +75,19 @@ def adapt_scans(
     Raises:
         InputError: The run cannot begin: no scan at all, no such model or method, ...
     """
-    named = name_scans(paths)
+    paths = list(paths)
+    name_scans(paths)  # refuses paths before the model is loaded, which says how many channels a scan has
     read_manifest(Path(out))
     require_writable(Path(out))
     folder = OutputFolder(Path(out))
-    masks = {name: brain_masks[path] for name, path in named.items() if brain_masks and path in brain_masks}
     source = ModelSource(model) if isinstance(model, str | Path) else model
+    masks: dict[str, Path] = {}
     run = ScanRun(source, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
     run.require_usable()
-    done = {name: outcome for name, path in named.items() if (outcome := run.finished(name, path))}
-    todo = {name: path for name, path in named.items() if name not in done}
+    named = name_scans(paths, run.model.backend.channels)
+    masks |= _named_masks(named, brain_masks or {})
+    done = {name: outcome for name, files in named.items() if (outcome := run.finished(name, files))}
+    todo = {name: files for name, files in named.items() if name not in done}
     count = choose_workers(workers, len(todo), run)
     run.observer.begin(list(todo), count)
     outcomes = _one_by_one(run, todo) if count == 1 else side_by_side(run, todo, count)
@@ -89,26 +98,42 @@ def adapt_scans(
     return [done[name] for name in named]
 
 
-def _one_by_one(run: ScanRun, scans: Mapping[str, Path]) -> Iterator[Outcome]:
-    for name, path in scans.items():
+def _named_masks(named: Mapping[str, ScanFiles], masks: Mapping[Path, Path]) -> dict[str, Path]:
+    """Return the brain mask of each scan that has one, by the scan's name."""
+    found = {name: next((masks[file] for file in files if file in masks), None) for name, files in named.items()}
+    return {name: mask for name, mask in found.items() if mask is not None}
+
+
+def _one_by_one(run: ScanRun, scans: Mapping[str, ScanFiles]) -> Iterator[Outcome]:
+    for name, files in scans.items():
         run.observer.start(name)
-        outcome = run.adapt(name, path)
+        outcome = run.adapt(name, files)
         run.observer.end(outcome)
         yield outcome
 
 
-def name_scans(paths: Iterable[Path | str]) -> dict[str, Path]:
-    """Name every scan after its file, with the folders above it where names repeat.
+def name_scans(paths: Iterable[AnyScan], channels: int = 1) -> dict[str, ScanFiles]:
+    """Name every scan after its files, with the folders above them where names repeat.
+
+    Args:
+        paths: A file for each scan, or a sequence with a file for each channel.
+        channels: Number of channels of a scan. For several, files of nnU-Net's numbers are joined to scans.
 
     Raises:
         InputError: There is no scan, or none of them exists.
     """
-    named = unique_names(map(Path, paths))
+    scans: list[ScanFiles] = []
+    for path in paths:
+        if isinstance(path, str | Path):
+            scans += grouped_channels([Path(path)], channels)
+        else:
+            scans.append(tuple(map(Path, path)))
+    named = unique_names(scans)
     if not named:
         raise InputError("There is no scan to adapt to. Give image files, DICOM folders or folders of images.")
-    if not any(path.exists() for path in named.values()):
+    if not any(files[0].exists() for files in named.values()):
         raise ScanError(
-            f"{next(iter(named.values()))} does not exist: expected an image, a DICOM folder or a folder of "
+            f"{next(iter(named.values()))[0]} does not exist: expected an image, a DICOM folder or a folder of "
             "images. Check the path."
         )
     return named

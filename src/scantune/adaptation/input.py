@@ -16,14 +16,14 @@ from scantune.backends.tiling import Tiling
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.scans.case import Case
-from scantune.scans.io import read_channels, read_scan
+from scantune.scans.io import read_files, read_scan
 from scantune.scans.objects import case_from_image, is_image
 from scantune.scans.volume import Volume
 
 BrainMask = str | Path | Case | NDArray[Any]
 """A file, a `Case`, or an array `(x, y, z)` on the scan's grid; above 0 where the scan is kept."""
 
-ScanFiles = str | Path | Sequence[str | Path]
+AnyScanFiles = str | Path | Sequence[str | Path]
 """The file of a scan, or one file per channel."""
 
 LEAST_ZERO = 0.2
@@ -67,14 +67,14 @@ class ScanInput:
         )
 
     @classmethod
-    def of_files(cls, scan: Case | ScanFiles, model: Model, brain_mask: BrainMask | None = None) -> "ScanInput":
+    def of_files(cls, scan: Case | AnyScanFiles, model: Model, brain_mask: BrainMask | None = None) -> "ScanInput":
         """Prepare a scan that is given as files or as a case.
 
         Raises:
             InputError: It cannot be read or prepared, or has another number of channels than the model.
         """
-        case, stripped_by = case_of(scan, brain_mask)
         backend = model.backend
+        case, stripped_by = case_of(scan, brain_mask, backend.channels)
         if len(case.channels) != backend.channels:
             raise InputError(
                 f"The model {model.name} takes scans of {_counted(backend.channels)}, but {case.name} has "
@@ -127,8 +127,12 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
     return Volume(images.float(), mask)
 
 
-def read_case(scan: Case | ScanFiles | Any) -> Case:
+def read_case(scan: Case | AnyScanFiles | Any, channels: int = 1) -> Case:
     """Return a scan that is given as a case, an image of nibabel or SimpleITK, or files.
+
+    Args:
+        scan: The scan.
+        channels: Number of channels that are looked for in the volumes of one file, and in files of nnU-Net's numbers.
 
     Raises:
         InputError: It is nothing of the kind, or cannot be read.
@@ -138,18 +142,20 @@ def read_case(scan: Case | ScanFiles | Any) -> Case:
     if is_image(scan):
         return case_from_image(scan)
     if isinstance(scan, str | Path):
-        return read_channels([scan])
+        return read_files([scan], channels)
     if isinstance(scan, list | tuple) and all(isinstance(each, str | Path) for each in scan):
-        return read_channels(scan)
+        return read_files(scan, channels)
     raise InputError(
         "A scan must be a file, a list of files (one per channel), an image of nibabel or SimpleITK, a Case or a "
         f"tensor, but is a {type(scan).__name__}."
     )
 
 
-def case_of(scan: Case | ScanFiles, brain_mask: BrainMask | None = None) -> tuple[Case, str | None]:
+def case_of(
+    scan: Case | AnyScanFiles, brain_mask: BrainMask | None = None, channels: int = 1
+) -> tuple[Case, str | None]:
     """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
-    case = read_case(scan)
+    case = read_case(scan, channels)
     return (case, None) if brain_mask is None else _stripped(case, brain_mask)
 
 

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
 from scantune.runtime.processes import (
@@ -18,11 +17,12 @@ from scantune.runtime.processes import (
     cores,
     require_started,
 )
+from scantune.scans.channels import ScanFiles
 
-Scan = tuple[str, Path]
+Scan = tuple[str, ScanFiles]
 
 
-def side_by_side(run: ScanRun, scans: Mapping[str, Path], workers: int) -> Iterator[Outcome]:
+def side_by_side(run: ScanRun, scans: Mapping[str, ScanFiles], workers: int) -> Iterator[Outcome]:
     """Adapt to scans by several processes and yield outcomes as they are ready.
 
     If a process dies, for example for lack of memory, its scan is tried once more when all others are done, by a
@@ -38,7 +38,7 @@ def side_by_side(run: ScanRun, scans: Mapping[str, Path], workers: int) -> Itera
         lost = yield from _adapt_all(run, scans.items(), workers)
         for scan in lost:
             if (yield from _adapt_all(run, [scan], 1)):
-                reason = f"{scan[1]} could not be adapted to: its process died twice. Was there enough memory?"
+                reason = f"{scan[1][0]} could not be adapted to: its process died twice. Was there enough memory?"
                 outcome = run.give_up(*scan, reason)
                 run.observer.end(outcome)
                 yield outcome

@@ -16,9 +16,9 @@ from scantune.adaptation.output_folder import OutputFolder
 from scantune.adaptation.settings import AdaptSettings
 from scantune.errors import InputError, describe_error
 from scantune.model.source import ModelSource
-from scantune.scans.data_files import content_hash
+from scantune.scans.channels import ScanFiles, name_of_files
+from scantune.scans.data_files import content_hash, joint_hash
 from scantune.scans.manifest import ManifestEntry, read_manifest
-from scantune.scans.names import scan_name
 
 if TYPE_CHECKING:
     from scantune.adaptation.site import Site
@@ -124,46 +124,48 @@ class ScanRun:
         find_device(self.settings.device)
         self.chosen.make_method(ModelParts(self.model.task, self.model.prior, self.model.helpers))
 
-    def finished(self, name: str, path: Path) -> Outcome | None:
+    def finished(self, name: str, files: ScanFiles) -> Outcome | None:
         """Tell what lies in the folder, when it is just what this run would make of the scan."""
         entry = self.out.entry(name)
-        asked = {"status": "done", **self._asked(name, path)}
+        asked = {"status": "done", **self._asked(name, files)}
         if self.pages and "page" not in entry.get("outputs", {}):
             return None
         if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
             return None
         return Outcome(name, "already done", entry)
 
-    def adapt(self, name: str, path: Path) -> Outcome:
+    def adapt(self, name: str, files: ScanFiles) -> Outcome:
         """Adapt to one scan and note in the manifest what came of it, a failure included."""
-        entry: ManifestEntry = self._asked(name, path)
+        entry: ManifestEntry = self._asked(name, files)
         try:
             if not self.overwrite:
                 self.out.protect(name, entry["input_hash"])
-            entry |= {"status": "done", **self._results(name, path, entry)}
+            entry |= {"status": "done", **self._results(name, files, entry)}
         except InputError as error:
             entry |= _FAILED | {"reason": str(error)}
         except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
-            _log.debug("Adapting to %s failed", path, exc_info=True)
+            _log.debug("Adapting to %s failed", files[0], exc_info=True)
             lines = "".join(traceback.format_exception(error)).splitlines()
-            reason = describe_error(error, f"{path} could not be adapted to")
+            reason = describe_error(error, f"{files[0]} could not be adapted to")
             entry |= _FAILED | {"reason": reason, "traceback": lines}
         return self._noted(name, entry)
 
-    def give_up(self, name: str, path: Path, reason: str) -> Outcome:
+    def give_up(self, name: str, files: ScanFiles, reason: str) -> Outcome:
         """Note in the manifest that a scan failed for a reason that lies in no code of ours."""
-        return self._noted(name, self._asked(name, path) | _FAILED | {"reason": reason, "traceback": []})
+        return self._noted(name, self._asked(name, files) | _FAILED | {"reason": reason, "traceback": []})
 
     def _noted(self, name: str, entry: ManifestEntry) -> Outcome:
         self.out.note(name, entry, self._head())
         return Outcome(name, entry["status"], entry)
 
-    def _asked(self, name: str, path: Path) -> ManifestEntry:
+    def _asked(self, name: str, files: ScanFiles) -> ManifestEntry:
         """Return what decides the result: the scan, its brain mask, the model and the settings."""
         mask = self.masks.get(name)
+        each = [{"input": file.name, "input_hash": content_hash(file)} for file in files] if len(files) > 1 else []
         return {
-            "input": path.name,
-            "input_hash": content_hash(path),
+            "input": ", ".join(file.name for file in files),
+            "input_hash": joint_hash(files),
+            **({"channels": each} if each else {}),
             "brain_mask": None if mask is None else mask.name,
             "brain_mask_hash": None if mask is None else content_hash(mask),
             "model": self.fingerprint,
@@ -196,7 +198,7 @@ class ScanRun:
             self.observer.remark("There is no index of the pages: index.html is another program's, and left alone.")
         return None
 
-    def _results(self, name: str, path: Path, asked: ManifestEntry) -> ManifestEntry:
+    def _results(self, name: str, files: ScanFiles, asked: ManifestEntry) -> ManifestEntry:
         """Adapt to a scan, write its segmentations and page, and return the manifest's entry of the result."""
         import torch
 
@@ -208,7 +210,10 @@ class ScanRun:
             settings["brain_mask"] = self.masks[name]
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        scan = path if name == scan_name(path) else replace(read_case(path), name=name)
+        given = files[0] if len(files) == 1 else files
+        scan = (
+            given if name == name_of_files(files) else replace(read_case(given, self.model.backend.channels), name=name)
+        )
         result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
         entry = result.write_segmentations(self.out.path)
         if not self.pages:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from scantune.adaptation.adapt import adapt
+from scantune.adaptation.input import AnyScanFiles
 from scantune.adaptation.result import Result
 from scantune.adaptation.settings import AdaptSettings
 from scantune.model.model import Model
@@ -34,7 +34,7 @@ class Site:
         self.origin: str | None = None
         """The scan that this is from."""
 
-    def adapt(self, scan: Tensor | Case | str | Path, **settings: Any) -> Result:
+    def adapt(self, scan: Tensor | Case | AnyScanFiles, **settings: Any) -> Result:
         """Adapt to the next scan; settings are those of `scantune.adapt` that are this scan's own, such as `mask`."""
         chosen, start = {**self.settings, **settings}, self.origin
         result = adapt(self.network, scan, **chosen, warm=self.remembered)

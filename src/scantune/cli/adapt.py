@@ -15,12 +15,14 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from scantune.adaptation.batch import adapt_scans, masks_of
+from scantune.adaptation.channel_patterns import find_channels
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
 from scantune.cli.console import ScanBar, console, duration, say
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain, printable
 from scantune.cli.train import Flag, NetworkWords
 from scantune.model.source import ModelSource
+from scantune.scans.channels import ScanFiles
 from scantune.scans.discovery import find_scans
 
 BY_TASK = "foe-cnn-pca; of registrations instance"
@@ -33,12 +35,16 @@ class Adapt:
 
     scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
     """Image files (NIfTI, MetaImage, NRRD, ...), folders of images or with one DICOM series, or folders of such
-    folders, as BIDS data sets."""
+    folders, as BIDS data sets. For a network of several channels 4D NIfTI files, or CASE_0000.nii.gz, CASE_0001.nii.gz,
+    ..."""
     model: Annotated[str, arg(metavar="MODEL")]
     """A model file or folder, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
     NAME_page.html to look at, manifest.json. What is done is skipped."""
+    channels: Annotated[tuple[str, ...], arg(metavar="FILE FILE ...", help_behavior_hint="(default: none)")] = ()
+    """The files of one scan, one per channel, in place of SCAN; or a pattern per channel in quotes, such as
+    '*_T1w.nii.gz' '*_FLAIR.nii.gz', for all scans of the folders SCAN, or of this one."""
     network: NetworkWords = ()
     """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
     have them. The package is imported."""
@@ -92,11 +98,10 @@ class Adapt:
 
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""
-        found = find_scans(self.scans)
-        scans = found.scans
-        for path, reason in found.left_out.items():
+        scans, left_out = self._found()
+        for path, reason in left_out.items():
             say(console(stderr=True, quiet=self.quiet), f"{path} is left out: {reason}.", style="yellow")
-        masks = masks_of(scans, self.brain_mask)
+        masks = masks_of([files[0] for files in scans], self.brain_mask)
         source = self._source()
         settings = AdaptSettings(
             method=self.method,
@@ -114,7 +119,7 @@ class Adapt:
             logging.getLogger("scantune").setLevel(logging.DEBUG)
         with Display(console(stderr=True, quiet=self.quiet), verbose=self.verbose) as display:
             outcomes = adapt_scans(
-                scans,
+                [files[0] if len(files) == 1 else files for files in scans],
                 source,
                 self.out,
                 settings,
@@ -126,6 +131,14 @@ class Adapt:
             )
         self._show(outcomes)
         return self._exit_code(outcomes)
+
+    def _found(self) -> tuple[list[ScanFiles], dict[Path, str]]:
+        """Return the files of each scan, and why others are left out."""
+        if self.channels:
+            joined = find_channels(self.channels, self.scans)
+            return joined.scans, joined.left_out
+        found = find_scans(self.scans)
+        return [(path,) for path in found.scans], found.left_out
 
     def _source(self) -> ModelSource:
         from scantune.model.architecture import architecture_from_words

@@ -126,7 +126,8 @@ def evaluate(
     if out is not None:
         _require_file(Path(out))
     manifest = _manifest(predictions if predictions.is_dir() else predictions.parent)
-    inputs = {str(entry.get("input_hash", "")) for entry in manifest.get("scans", {}).values()}
+    scans = manifest.get("scans", {}).values()
+    inputs = {str(one.get("input_hash", "")) for entry in scans for one in (entry, *entry.get("channels", ()))}
     matches = pair_predictions(predictions, references, reference, inputs - {""})
     known = manifest.get("labels") if structures is None else structures
     allowed = None if structures is not None or known is None else {0, *known.values()}

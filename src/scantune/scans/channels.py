@@ -55,8 +55,8 @@ def channel_siblings(path: Path) -> ScanFiles:
 def name_of_files(paths: Sequence[Path]) -> str:
     """Return the name of a scan: its only file's, or what the names of all its files begin with.
 
-    `sub-1_T1w.nii.gz` and `sub-1_FLAIR.nii.gz` are `sub-1`. Files that have nothing in common are named after the
-    first.
+    `sub-1_T1w.nii.gz` and `sub-1_FLAIR.nii.gz` are `sub-1`. Names that have nothing in common, as `t1.nii.gz` and
+    `t2.nii.gz`, say nothing of the scan, which is then named after the folder of the first.
     """
     names = [scan_name(path) for path in paths]
     if len(names) == 1:
@@ -66,19 +66,22 @@ def name_of_files(paths: Sequence[Path]) -> str:
         if len(set(parts)) > 1:
             break
         shared.append(parts[0])
-    return "".join(shared).rstrip("_-. ") or names[0]
+    return "".join(shared).rstrip("_-. ") or paths[0].resolve().parent.name or names[0]
 
 
 def grouped_channels(paths: Iterable[Path], channels: int) -> list[ScanFiles]:
     """Return the files of each scan of a network with a number of channels, each scan once.
 
     Args:
-        paths: Files of scans, of which those in nnU-Net's numbering are joined.
+        paths: Files of scans, of which those in nnU-Net's numbering are joined. A file whose scan lacks a channel stays
+            alone, so that its error is that of one scan.
         channels: Number of channels of the network. With one, each file is a scan.
-
-    Raises:
-        ScanError: A channel has no file.
     """
-    if channels == 1:
-        return [(path,) for path in paths]
-    return list(dict.fromkeys(channel_siblings(path) for path in paths))
+    return list(dict.fromkeys((path,) if channels == 1 else _joined(path) for path in paths))
+
+
+def _joined(path: Path) -> ScanFiles:
+    try:
+        return channel_siblings(path)
+    except ScanError:
+        return (path,)

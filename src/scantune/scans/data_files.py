@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from scantune.errors import ScanError
@@ -64,6 +64,14 @@ def content_hash(path: Path) -> str:
     except OSError:
         return ""
     return digest.hexdigest()[:16]
+
+
+def joint_hash(files: Sequence[Path]) -> str:
+    """Return a short hash of what all files of a scan hold, in their order; empty if one is unreadable."""
+    hashes = [content_hash(file) for file in files]
+    if len(hashes) == 1 or not all(hashes):
+        return hashes[0] if len(hashes) == 1 else ""
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
 
 
 def _readable_data_files(path: Path) -> list[Path]:

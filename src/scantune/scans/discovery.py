@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scantune.errors import InputError, ScanError
+from scantune.scans.channels import ScanFiles, name_of_files
 from scantune.scans.manifest import MANIFEST
 from scantune.scans.names import IMAGE_ENDINGS, images_in, is_deformation, listed_names, scan_name, split_name
 
@@ -59,33 +60,33 @@ def find_scans(paths: Iterable[Path]) -> FoundScans:
     return found
 
 
-def unique_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Name every scan after its file, and after the folders above where several files have one name.
+def unique_names(scans: Iterable[ScanFiles]) -> dict[str, ScanFiles]:
+    """Name every scan after its files, and after the folders above the first where several scans have one name.
 
-    A file that is given twice counts once.
+    A scan that is given twice counts once.
     """
-    once = {path.resolve(): path for path in paths}
-    own = _numbered({place: scan_name(path) for place, path in once.items()})
+    once = {tuple(path.resolve() for path in files): files for files in scans}
+    own = _numbered({place: name_of_files(once[place]) for place in once})
     names = dict(own)
-    for above in range(1, max((len(place.parts) for place in once), default=1)):
+    for above in range(1, max((len(place[0].parts) for place in once), default=1)):
         for place in _repeated(names):
-            names[place] = "_".join([*place.parent.parts[-above:], own[place]])
+            names[place] = "_".join([*place[0].parent.parts[-above:], own[place]])
     return {name: once[place] for place, name in names.items()}
 
 
-def _numbered(names: Mapping[Path, str]) -> dict[Path, str]:
+def _numbered(names: Mapping[ScanFiles, str]) -> dict[ScanFiles, str]:
     """Return the names with a number where files beside each other have the same, such as a.nii and a.nii.gz."""
-    totals = Counter((place.parent, name.lower()) for place, name in names.items())
+    totals = Counter((place[0].parent, name.lower()) for place, name in names.items())
     seen: Counter[tuple[Path, str]] = Counter()
     numbered = {}
     for place, name in names.items():
-        key = (place.parent, name.lower())
+        key = (place[0].parent, name.lower())
         seen[key] += 1
         numbered[place] = name if totals[key] == 1 else f"{name}_{seen[key]}"
     return numbered
 
 
-def _repeated(names: Mapping[Path, str]) -> list[Path]:
+def _repeated(names: Mapping[ScanFiles, str]) -> list[ScanFiles]:
     """Return the places whose name another one has, too; file systems may not tell capitals apart."""
     counts = Counter(name.lower() for name in names.values())
     return [place for place, name in names.items() if counts[name.lower()] > 1]

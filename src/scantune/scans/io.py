@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap, require_same_grid
+from scantune.scans.channels import channel_siblings, name_of_files
 from scantune.scans.data_files import data_files
 from scantune.scans.dicom import read_dicom
 from scantune.scans.itk import ItkImage, read_itk, read_itk_header
@@ -29,6 +30,8 @@ from scantune.scans.nifti import (
     read_freesurfer,
     read_nifti,
     read_nifti_frame,
+    read_nifti_volumes,
+    require_frame,
     require_plain,
     shape_3d,
     write_nifti,
@@ -113,21 +116,68 @@ def _repaired(image: NDArray[np.float32], broken: NDArray[np.intp]) -> NDArray[n
 
 
 def read_channels(paths: Sequence[AnyPath]) -> Case:
-    """Read a scan of several channels, one file each, on one grid. It is named after the first file.
+    """Read a scan of several channels, one file each, on one grid. It is named after what the file names share.
 
     Raises:
         ScanError: A file is refused as for `read_scan`, or two lie on different grids.
     """
     if not paths:
         raise ScanError("A scan needs at least one file, got none. Give one file per channel.")
-    first, *others = (read_scan(path) for path in paths)
+    files = tuple(map(Path, paths))
+    first, *others = (read_scan(path) for path in files)
     for other in others:
         require_same_grid(other, first)
+    return dataclasses.replace(joined_channels([first, *others]), name=name_of_files(files), files=files)
+
+
+def read_volumes(path: AnyPath, chosen: Sequence[int] | None = None) -> Case:
+    """Read a scan whose channels are the volumes of one NIfTI file.
+
+    Args:
+        path: The file.
+        chosen: Numbers of the volumes that are the channels, counted from 0. None for all.
+
+    Raises:
+        ScanError: The file is refused as for `read_scan`, or has no volume of a number.
+    """
+    path = Path(path)
+    if not is_nifti(path):
+        raise ScanError(f"{path} must be a NIfTI file to hold several channels. Give one file per channel.")
+    array, affine, header = _content(path, lambda: read_nifti_volumes(path))
+    numbers = range(array.shape[3]) if chosen is None else chosen
+    for number in numbers:
+        require_frame(path, array.shape, number)
+    name = scan_name(path)
+    volumes = [
+        case_from_voxels(name, (array[..., number], affine, header), f"{path}, volume {number}") for number in numbers
+    ]
+    return dataclasses.replace(joined_channels(volumes), files=(path,))
+
+
+def read_files(paths: Sequence[AnyPath], channels: int) -> Case:
+    """Read a scan of a number of channels from all of its files.
+
+    Args:
+        paths: One file per channel. For several channels, also a single one: a NIfTI file with several volumes, or the
+            file of any channel in nnU-Net's numbering.
+        channels: Number of channels that are wanted. Another number may be found.
+
+    Raises:
+        ScanError: A file is missing or refused as for `read_scan`, or two lie on different grids.
+    """
+    if len(paths) == 1 and channels > 1:
+        files = channel_siblings(Path(paths[0]))
+        return read_channels(files) if len(files) > 1 or not is_nifti(files[0]) else read_volumes(files[0])
+    return read_channels(paths)
+
+
+def joined_channels(cases: Sequence[Case]) -> Case:
+    """Return the first of several scans on one grid, with the others as further channels."""
+    first, *others = cases
     return dataclasses.replace(
         first,
         others=tuple(other.image for other in others),
-        files=tuple(Path(path) for path in paths),
-        remarks=tuple(dict.fromkeys(remark for case in (first, *others) for remark in case.remarks)),
+        remarks=tuple(dict.fromkeys(remark for case in cases for remark in case.remarks)),
     )
 
 
@@ -170,21 +220,35 @@ def read_voxels(path: Path, frame: int | None = None) -> FileContent:
     Raises:
         ScanError: The file is missing or damaged, or is not one 3D volume of plain numbers on a sound grid.
     """
+    return _content(path, lambda: _read_one(path, frame))
+
+
+def _read_one(path: Path, frame: int | None) -> FileContent:
+    if frame is not None:
+        return read_nifti_frame(path, frame)
+    if path.is_dir():
+        return _from_itk(path, read_dicom(path))
+    if is_nifti(path):
+        return read_nifti(path)
+    return read_freesurfer(path) if path.suffix.lower() in (".mgz", ".mgh") else _read_other(path)
+
+
+def _content(path: Path, read: Callable[[], FileContent]) -> FileContent:
+    """Read a file, turning whatever goes wrong into a sentence.
+
+    Args:
+        path: The file or folder.
+        read: Reads it.
+
+    Raises:
+        ScanError: The file is missing or damaged, or its grid is not sound.
+    """
     if not path.exists():
         raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
     if not (path.is_file() or path.is_dir()):  # a pipe may never give anything
         raise ScanError(f"{path} must be a file or a folder, but is something else. Give an image file.")
     try:
-        if frame is not None:
-            content = read_nifti_frame(path, frame)
-        elif path.is_dir():
-            content = _from_itk(path, read_dicom(path))
-        elif is_nifti(path):
-            content = read_nifti(path)
-        elif path.suffix.lower() in (".mgz", ".mgh"):
-            content = read_freesurfer(path)
-        else:
-            content = _read_other(path)
+        content = read()
     except InputError:
         raise
     except PermissionError as error:

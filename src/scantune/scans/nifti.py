@@ -116,6 +116,25 @@ def read_nifti_frame(path: Path, frame: int) -> FileContent:
     return array, affine_in_mm(image.header), _grid_header(image.header, shape[:3])
 
 
+def read_nifti_volumes(path: Path) -> FileContent:
+    """Read all volumes `(x, y, z, volumes)` of a NIfTI file of one or more. Raises the errors of `read_nifti`."""
+    import nibabel
+    from nibabel.imageglobals import LoggingOutputSuppressor
+
+    with LoggingOutputSuppressor():
+        image: Any = nibabel.load(path, mmap=False)
+    shape = shape_3d(image.shape)
+    shape = shape if len(shape) > 3 else (*shape, 1)
+    require_frame(path, shape, 0)
+    require_plain(path, shape[:3], image.get_data_dtype())
+    if math.prod(shape) > LARGEST_VOLUME:
+        raise ScanError(
+            f"{path} must have at most {LARGEST_VOLUME} voxels in all its volumes, but has the shape {shape}. Crop or "
+            "resample it first."
+        )
+    return np.asarray(image.dataobj).reshape(shape), affine_in_mm(image.header), _grid_header(image.header, shape[:3])
+
+
 def require_frame(path: Path, shape: tuple[int, ...], frame: int) -> None:
     """Check that a file of shape `(x, y, z)` or `(x, y, z, volumes)` holds the volume of a number.
 
