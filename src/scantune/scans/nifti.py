@@ -127,11 +127,7 @@ def read_nifti_volumes(path: Path) -> FileContent:
     shape = shape if len(shape) > 3 else (*shape, 1)
     require_frame(path, shape, 0)
     require_plain(path, shape[:3], image.get_data_dtype())
-    if math.prod(shape) > LARGEST_VOLUME:
-        raise ScanError(
-            f"{path} must have at most {LARGEST_VOLUME} voxels in all its volumes, but has the shape {shape}. Crop or "
-            "resample it first."
-        )
+    require_room(path, shape, image.get_data_dtype().itemsize)
     return np.asarray(image.dataobj).reshape(shape), affine_in_mm(image.header), _grid_header(image.header, shape[:3])
 
 
