@@ -154,6 +154,11 @@ def test_every_printed_command_is_one(words, whole):
 
 @pytest.mark.parametrize(("words", "whole"), printed("python"))
 def test_every_printed_script_is_there_and_knows_its_flags(words, whole):
+    if words[1:3] == ["-m", "scantune"]:
+        assert set(words[3:]) <= {"--help", "--version"} or words[3] in COMMANDS
+        return
+    if words[1] == "-m" and words[2] in sys.stdlib_module_names:
+        return
     if words[1] == "-m":
         folder = ROOT / words[2]
         assert folder.is_dir()
