@@ -150,7 +150,7 @@ def _means(study: Study) -> Iterator[str]:
 
 
 def _energies(files: dict[str, Path]) -> Iterator[str]:
-    yield "## How well the energy tells shifted scans\n"
+    yield "## How well the energy separates shifted scans\n"
     yield _head("cohort", "scans of the training centre", "of test centres", "area under the ROC curve")
     for name, path in files.items():
         seen = {

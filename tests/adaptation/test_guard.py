@@ -144,7 +144,7 @@ def test_the_decision_tells_of_the_best_look_in_a_sentence_with_its_numbers():
     decision = guard.decision()
     assert decision.action == "adapted"
     assert decision.reason == (
-        "the prediction became more stable, 0.800 to 0.900, and agrees to 0.900 with that of the source."
+        "the prediction became more stable, 0.800 to 0.900, and has a Dice of 0.900 with the source prediction."
     )
     wanted = {"stability_before": 0.8, "stability_after": 0.9, "agreement": 0.9, "looks": 3.0}
     assert decision.numbers == pytest.approx(wanted)
@@ -157,7 +157,7 @@ def test_a_rollback_says_why():
     reasons = [guard.decision().reason for guard in (nothing, worse, emptied)]
     assert {guard.decision().action for guard in (nothing, worse, emptied)} == {"unsolved"}
     assert reasons[0] == "no step lowered the objective."
-    assert reasons[1].startswith("no step made the prediction stabler (0.800 before)")
+    assert reasons[1].startswith("no step made the prediction more stable (0.800 before)")
     assert reasons[2] == "structures of the source prediction were lost on the way."
 
 

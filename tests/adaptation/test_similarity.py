@@ -30,7 +30,8 @@ def test_a_step_that_makes_atlas_and_scan_more_alike_is_accepted_and_later_ones_
     found, decision = verdicts(SOURCE, better, less, best)
     assert found == ["refused", "accepted", "refused", "accepted"]
     assert decision.reason == (
-        "atlas and scan became more alike, 0.200 to 0.310, and the prediction agrees to 1.000 with that of the source."
+        "atlas and scan became more alike, 0.200 to 0.310, "
+        "and the prediction has a Dice of 1.000 with the source prediction."
     )
     wanted = {"likeness_before": 0.2, "likeness_after": 0.31, "folding_before": 0.03, "folding_after": 0.03}
     assert decision.numbers == {

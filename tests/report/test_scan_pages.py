@@ -73,7 +73,7 @@ def test_the_index_of_a_benchmark_shows_what_its_rows_tell_and_names_what_is_mis
     assert "foe-cnn, mine, seed 0" in body
     assert "foe-cnn, mine, seed 0" in (out / "cases" / "j2.html").read_text(encoding="utf-8")
     assert "q ES" in body
-    assert "1 finished run in jobs/ not shown: rows.csv does not tell of it." in notes
+    assert "1 finished run in jobs/ not shown: rows.csv does not list it." in notes
     assert "<li>Failed: s 4: &lt;ae&gt;, seed 0: It broke. (failed/f1.txt)</li>" in notes
     assert "Traceback" not in notes and "done since" not in notes
     assert "(failed/f2.txt)" in notes

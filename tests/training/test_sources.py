@@ -180,7 +180,7 @@ def test_a_data_table_that_cannot_be_right_is_refused(table, told):
         ),
         (
             {"dataset": "folder", "root": ".", "images": "*.nii"},
-            "does not tell what its labels are; name the structures",
+            "does not say what its labels are. Name the structures",
         ),
         (
             {"dataset": "folder", "root": ".", "images": "*.nii", "atlas": "x"},

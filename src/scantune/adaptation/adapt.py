@@ -216,8 +216,8 @@ def _require_usable(before: Prediction, prior: FieldOfExperts | None) -> None:
     known = None if prior is None else prior.calibration
     if known is not None and len(known.shares) != before.structures:
         raise InputError(
-            f"The prior's calibration knows {len(known.shares)} structures, the network tells {before.structures} "
-            "apart; fit the prior anew on this network."
+            f"The prior's calibration knows {len(known.shares)} structures, but the network predicts "
+            f"{before.structures}. Fit the prior again with this network."
         )
 
 

@@ -1,6 +1,6 @@
 """Adapts many scans into a folder, one after another or side by side: resumable, and not stopped by a bad scan.
 
-Nothing heavy is imported at the top, so that a mistyped path is told at once.
+Nothing heavy is imported at the top, so that a mistyped path is reported at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def adapt_scans(
         workers: Processes that adapt to scans side by side; None for as many as pay. With more than one, the model must
             be given as a file or a name, and a script of your own must have its work under
             `if __name__ == "__main__":`, since new processes import it.
-        observer: Is told about the progress.
+        observer: Is notified of the progress.
         brain_masks: The mask of each path, outside which the scan is set to 0, as `masks_of` finds them. Of a scan of
             several files, that of the first one that has a mask.
 

@@ -1,6 +1,6 @@
 """Scans whose channels are in files of their own: what the user names for each channel, and the scans that this finds.
 
-Nothing heavy is imported at the top, so that a mistyped path is told at once.
+Nothing heavy is imported at the top, so that a mistyped path is reported at once.
 """
 
 from collections.abc import Sequence

@@ -193,7 +193,7 @@ def _evaluations(
 ) -> Iterator[Tensor]:
     """Yield the objective at the current parameters, with its gradient in their `.grad`, until the run ends.
 
-    Whoever iterates moves the parameters in between: each objective is that of where they are when it is asked for.
+    The caller moves the parameters between iterations: each objective is that of the parameters at that moment.
     """
     sampling = schedule.sampling
     for step in range(schedule.steps):

@@ -59,8 +59,8 @@ class OutputFolder:
         for file in (self.path / output_name(name, kind) for kind in OUTPUT_ENDINGS):
             if file.exists() and file.name not in entry.get("outputs", {}).values():
                 raise ScanError(
-                    f"{file} is there already, but the folder's manifest does not tell of it. Choose another "
-                    "output folder, or use --overwrite to replace it."
+                    f"{file} already exists, but the folder's manifest does not list it. Choose another output folder, "
+                    "or use --overwrite to replace it."
                 )
 
     def note(self, name: str, entry: ManifestEntry, head: Mapping[str, Any]) -> None:

@@ -172,7 +172,7 @@ class Result:
     def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
         """Write `NAME_page.html`, and return the manifest's entry with its file name.
 
-        Results are none the worse without a page: where it cannot be written, the entry tells why as `page_failure`.
+        Results are complete without a page: if it cannot be written, the entry gives the reason as `page_failure`.
         """
         from scantune.pages import write_case
 

@@ -125,7 +125,7 @@ class ScanRun:
         self.chosen.make_method(ModelParts(self.model.task, self.model.prior, self.model.helpers))
 
     def finished(self, name: str, files: ScanFiles) -> Outcome | None:
-        """Tell what lies in the folder, when it is just what this run would make of the scan."""
+        """Return the results in the folder if they are those that this run would produce, else None."""
         entry = self.out.entry(name)
         asked = {"status": "done", **self._asked(name, files)}
         if self.pages and "page" not in entry.get("outputs", {}):
@@ -135,7 +135,7 @@ class ScanRun:
         return Outcome(name, "already done", entry)
 
     def adapt(self, name: str, files: ScanFiles) -> Outcome:
-        """Adapt to one scan and note in the manifest what came of it, a failure included."""
+        """Adapt to one scan and note the result in the manifest, a failure included."""
         entry: ManifestEntry = self._asked(name, files)
         try:
             if not self.overwrite:

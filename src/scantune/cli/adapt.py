@@ -290,7 +290,7 @@ def outcome_table(outcomes: Iterable[Outcome]) -> Table:
     outcomes = list(outcomes)
     assessed = any("verdict" in outcome.entry for outcome in outcomes)
     table.add_column("Scan", overflow="fold")
-    for title in (*(("Expected Dice", "Verdict") if assessed else ("Energy in nats", "It was")), "Decision"):
+    for title in (*(("Expected Dice", "Verdict") if assessed else ("Energy in nats", "Reading")), "Decision"):
         table.add_column(title, no_wrap=True)
     table.add_column("Time", justify="right", no_wrap=True)
     for outcome in outcomes:

@@ -67,11 +67,11 @@ class Evaluate:
 def summary_table(summaries: "Sequence[EvaluationSummary]") -> Table:
     """Lay out the means per structure, with the method if any is known."""
     named = any(summary.method for summary in summaries)
-    caption = "HD95, ASD in mm. One only: in one volume, Dice 0. Left out: in neither."
+    caption = "HD95, ASD in mm. In one: only one volume has the structure, Dice 0. In none: not scored."
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     for title in ["Method", "Structure"] if named else ["Structure"]:
         table.add_column(title, overflow="fold")
-    for title in ("Dice", "HD95", "ASD", "Scans", "One only", "Left out"):
+    for title in ("Dice", "HD95", "ASD", "Scans", "In one", "In none"):
         table.add_column(title, justify="right")
     for summary in summaries:
         numbers = [number(summary.dice, 3), number(summary.hd95, 2), number(summary.asd, 2)]

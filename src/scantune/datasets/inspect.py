@@ -42,7 +42,7 @@ class ScanSummary:
 SCAN_NOTES = {
     "no reference": "have no reference",
     "8 bit": "have whole numbers up to 255 as intensities",
-    "left-handed": "have axes that make a left hand",
+    "left-handed": "have left-handed axes",
     "oblique": "have axes that are not at right angles to each other",
     "shifted": "have a reference that its header places off the grid of the scan, by less than a quarter of a voxel",
 }

@@ -88,7 +88,7 @@ def bin_counts(
     rise, start = affine_to_grid(grid, standard, values.new_empty(values.shape[1], dtype=precise))
     if by_kernel:
         return _ByKernel.apply(values, weights, grid.size, rise, start)  # type: ignore[no-any-return, no-untyped-call]
-    # Experts last, as they lie in memory where channels do.
+    # Experts last, the order of channels in memory.
     flat = values.to(precise).movedim(1, -1).flatten(1, -2)
     counted = None if weights is None else weights.to(flat).flatten(1).unsqueeze(2)
     fallen: Tensor = _Counts.apply(flat, counted, grid, rise, start)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """How well a label map agrees with a reference: Dice, surface distances in mm, volumes in mL.
 
 All functions take two integer label volumes on the same grid and the value of one structure. A structure
-that is absent from both volumes cannot be scored and gives NaN. Absent from one only: Dice is 0, and the
+that is absent from both volumes cannot be scored and gives NaN. If one volume has it, Dice is 0, and the
 surface distances are NaN, since there is no second surface to measure to.
 """
 

@@ -128,7 +128,7 @@ class Terms:
     Args:
         objective: The scalar that is minimised.
         parts: Its terms by name, unweighted scalars.
-        valid: False where the step must not be chosen as the result; a scalar where that is known to the device alone.
+        valid: False where the step must not be chosen as the result; a scalar if only the device knows it.
     """
 
     objective: Tensor

@@ -49,7 +49,7 @@ class AdaptableNetwork(nn.Module):
         first = next((m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Conv3d)), None)
         if first is None and (channels is None or dimensions is None):
             raise InputError(
-                f"{type(network).__name__} has no convolution that tells its input channels and dimensions; "
+                f"{type(network).__name__} has no convolution from which to read its input channels and dimensions; "
                 "give channels= and dimensions= to AdaptableNetwork.around."
             )
         if channels is None:

@@ -183,8 +183,8 @@ class CorrectedNetwork(AdaptableNetwork):
 
     Args:
         network: Its parts are shared, not copied; the task network is a `RegistrationNetwork`.
-        images: The scan that the corrections are for, `(slices, channels, *spatial)`, heights last. A slice is told by
-            its height.
+        images: The scan that the corrections are for, `(slices, channels, *spatial)`, heights last. A height
+            identifies its slice.
     """
 
     known: Tensor

@@ -25,7 +25,7 @@ MAX_FAILURES_LISTED = 20
 
 @dataclass(frozen=True)
 class _Job:
-    """A finished run: its folder, what its manifest tells, and its row of means."""
+    """A finished run: its folder, what its manifest says, and its row of means."""
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -56,7 +56,7 @@ def pages_of_bench(folder: str | Path, out: str | Path) -> Path | None:
     """Write an index of all runs of a benchmark, and the pages of those whose scan was kept.
 
     Runs are those of the folder's `rows.csv`, under their names there; where it has none, all in `jobs`. The index
-    tells what is missing: jobs that failed, finished ones that `rows.csv` does not know, scans that cannot be read.
+    lists what is missing: jobs that failed, finished ones that `rows.csv` does not know, scans that cannot be read.
     A page that is there and newer than its job is left as it is.
 
     Args:
@@ -93,7 +93,7 @@ def _left_out(count: int) -> list[str]:
     if not count:
         return []
     return [
-        f"{count} finished {'run' if count == 1 else 'runs'} in jobs/ not shown: rows.csv does not tell of "
+        f"{count} finished {'run' if count == 1 else 'runs'} in jobs/ not shown: rows.csv does not list "
         f"{'it' if count == 1 else 'them'}. Runs with other settings than the experiment's stay there; those that were "
         "copied from another machine are taken in by scantune bench with --collect."
     ]

@@ -38,4 +38,4 @@ class Anatomy(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a fingerprint that tells this anatomy from others, for the names of cached scans."""
+        """Return a fingerprint that distinguishes this anatomy from others, for the names of cached scans."""

@@ -83,9 +83,11 @@ class CaseSource(ABC):
         """Return the source with the training and validation scans of another site.
 
         Raises:
-            InputError: The site has none, or they cannot be told from those of other sites.
+            InputError: The site has none, or they cannot be distinguished from those of other sites.
         """
-        raise InputError(f"The scans of {site} cannot be told from others to train on; describe them as a data set.")
+        raise InputError(
+            f"The scans of {site} cannot be selected for training: describe them as a data set with sites."
+        )
 
     def identity(self, backend: Backend[Any]) -> str:  # noqa: ARG002
         """Return a hash of everything that decides how training and validation scans look, wherever they lie.
@@ -288,8 +290,8 @@ class DataSetSource(ListedSource):
         names = {name: value for name, value in self.dataset().labels.items() if value}
         if not names:
             raise InputError(
-                f"The data set {self.name} in {self.root} does not tell what its labels are; name the structures in "
-                "[data]: structures = { GM = 2, WM = 3 }, say."
+                f"The data set {self.name} in {self.root} does not say what its labels are. Name the structures in "
+                "[data], for example structures = { GM = 2, WM = 3 }."
             )
         return names
 

@@ -91,9 +91,9 @@ class SimilarityReading:
 class SimilarityGuard(Guard[SimilarityReading]):
     """Guard that judges steps by the likeness of warped atlas and scan.
 
-    A deformation that is optimised for one scan is no stabler than before under changes of that scan, however much
-    better it fits. So the likeness of the pictures is judged instead. A deformation that folds or crumples can make any
-    two pictures alike, so its regularity is judged too.
+    Optimising a deformation for one scan does not make it more stable under changes of that scan, however much better
+    it fits. So the likeness of the images is judged instead. A deformation that folds or crumples can make any two
+    images alike, so its regularity is judged too.
 
     Args:
         source: Reading of the source network's registration.
@@ -120,7 +120,7 @@ class SimilarityGuard(Guard[SimilarityReading]):
     def gained(self, best: SimilarityReading) -> str:
         """Explain what became better."""
         alike = f"atlas and scan became more alike, {self.source.likeness:.3f} to {best.likeness:.3f}"
-        return f"{alike}, and the prediction agrees to {best.agreement:.3f} with that of the source."
+        return f"{alike}, and the prediction has a Dice of {best.agreement:.3f} with the source prediction."
 
     def missed(self) -> str:
         """Explain why no step is kept."""

@@ -186,7 +186,7 @@ class StabilityGuard(Guard[StabilityReading]):
         self.repaired = False
 
     def takes(self, reading: StabilityReading, energy: float | None) -> bool:
-        """Return True if a step is stabler than the best so far, in proportion to its change, or the first repair."""
+        """Return True if a step is the first repair, or beats the best so far in proportion to its change."""
         score = reading.score(self.rules)
         repairs = not self.repaired and self.repairs(reading, energy)
         if not (repairs or (score > self.bar and self.explains(energy) and not self.spoils(reading))):
@@ -221,12 +221,12 @@ class StabilityGuard(Guard[StabilityReading]):
             return "the source prediction had odd proportions, which became usual."
         before, after = self.source.steadiness(self.rules), best.steadiness(self.rules)
         steadier = f"the prediction became more stable, {before:.3f} to {after:.3f}"
-        return f"{steadier}, and agrees to {fmean(best.agreement):.3f} with that of the source."
+        return f"{steadier}, and has a Dice of {fmean(best.agreement):.3f} with the source prediction."
 
     def missed(self) -> str:
         """Explain why no step is kept."""
         before = self.source.steadiness(self.rules)
-        return f"no step made the prediction stabler ({before:.3f} before) in proportion to how much it changed it."
+        return f"no step made the prediction more stable ({before:.3f} before) by enough for how much it changed."
 
     def numbers(self) -> dict[str, float]:
         """Return the stability before and after, and the agreement with the source."""

@@ -1,4 +1,4 @@
-"""The contract of an engine: takes jobs, runs some at a time, and tells when one ended."""
+"""The contract of an engine: takes jobs, runs some at a time, and reports when one has ended."""
 
 import gc
 import os

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FigureBuilder = Callable[[Study], "dict[str, Figure]"]
-"""Makes figures of a study, by what tells several of a kind apart; none where the study has nothing for them."""
+"""Makes the figures of a study, each with a name of its own; none if the study has nothing for them."""
 
 DOTS_PER_INCH = 130
 PANELS_PER_ROW = 3

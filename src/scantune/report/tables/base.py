@@ -149,4 +149,4 @@ def tests_sentence(study: Study, comparisons: int) -> str:
     )
 
 
-UNFINISHED_NOTE = "A number in brackets tells how many of all runs a cell that is not finished rests on."
+UNFINISHED_NOTE = "Brackets after a score give the finished runs of a cell that is not finished, of all its runs."

@@ -23,7 +23,7 @@ _COVERAGE = (-42.0, 70.0)  # mm, MNI z; from the top of the medulla to just belo
 _MARGIN = 3  # voxels kept around the brain
 
 # Ellipsoids (centre, radii) in MNI mm (x, y, z); mirrored at x = 0. The atlas's maps mix grey and white
-# matter evenly in these structures, whose borders are therefore told by where they lie.
+# matter evenly in these structures, so their borders are given by position.
 _DEEP_GREY = (
     ((11.5, -18.0, 8.0), (11.5, 14.5, 10.5)),  # thalamus
     ((24.0, 2.0, 1.0), (10.0, 20.0, 12.5)),  # putamen and pallidum
