@@ -113,10 +113,14 @@ def test_a_file_is_adapted_and_saved(model, tmp_path):
     result = scantune.adapt(model, tmp_path / "s1.nii.gz", steps=2)
     entry = result.save(tmp_path / "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "labels.ctbl",
+        "labels.txt",
         "manifest.json",
         "s1_page.html",
         "s1_seg.nii.gz",
         "s1_source_seg.nii.gz",
+        "statistics.json",
+        "volumes.csv",
     ]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["decision"] == entry["decision"] == result.decision.action

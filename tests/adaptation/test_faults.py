@@ -332,13 +332,16 @@ def calls(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            yield from (f"{node.module or ''}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+            safe = any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
+            yield ast.unparse(node.func) + (" of weights" if safe else "")
 
 
 def test_nothing_in_a_file_can_run():
-    forbidden = re.compile(r"^(pickle|dill|joblib|marshal|shelve)(\.|$)|^(eval|exec|compile|torch\.load|os\.system)$")
+    forbidden = re.compile(
+        r"^(pickle(?!\.UnpicklingError$)|dill|joblib|marshal|shelve)(\.|$)|^(eval|exec|compile|torch\.load|os\.system)$"
+    )
     texts = {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
     assert len(texts) > 100
     found = {name: [call for call in calls(ast.parse(text)) if forbidden.search(call)] for name, text in texts.items()}

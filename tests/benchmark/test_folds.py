@@ -136,7 +136,7 @@ def test_rows_tell_the_fold_and_a_report_pools_the_people_of_all(roots, tmp_path
 
 def test_rows_of_older_versions_have_no_fold(tmp_path):
     write_rows(tmp_path / ROWS_FILE, [ROW])
-    lines = [line.rsplit(",", 1) for line in (tmp_path / ROWS_FILE).read_text(encoding="utf-8").splitlines()]
-    assert (lines[0][1], SCORE_COLUMNS[-1]) == ("fold", "fold")
+    lines = [line.rsplit(",", 2) for line in (tmp_path / ROWS_FILE).read_text(encoding="utf-8").splitlines()]
+    assert lines[0][1:] == list(SCORE_COLUMNS[-2:]) == ["fold", "data"]
     (tmp_path / ROWS_FILE).write_text("\n".join(line[0] for line in lines) + "\n")
     assert [astuple(row) for row in read_rows(tmp_path)] == [astuple(ROW)]

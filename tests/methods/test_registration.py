@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import scantune
 from scantune import FieldOfExperts, InputError
+from scantune.adaptation.summary_files import ITK_SNAP, SLICER, STATISTICS, VOLUMES
 from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
 from scantune.config.recipe import Recipe
@@ -336,7 +337,10 @@ class TestOutputs:
         result = scantune.adapt(model, tmp_path / "scan.nii.gz", method="source")
         entry = result.save(tmp_path / "out")
         assert entry["outputs"] == {kind: f"scan_{end}" for kind, end in OUTPUT_ENDINGS.items()}
-        assert {path.name for path in (tmp_path / "out").iterdir()} == {*entry["outputs"].values(), "manifest.json"}
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {
+            *entry["outputs"].values(),
+            *("manifest.json", VOLUMES, STATISTICS, SLICER, ITK_SNAP),
+        }
         field = SimpleITK.ReadImage(str(tmp_path / "out" / "scan_deformation.nii.gz"))
         assert field.GetNumberOfComponentsPerPixel() == 3
         assert field.GetMetaData("intent_code") == "1007"

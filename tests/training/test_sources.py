@@ -238,7 +238,7 @@ def test_scans_are_read_before_the_slow_correction_of_the_first(here, monkeypatc
     nibabel.save(nibabel.Nifti1Image(np.full(image.shape, 3.0, np.float32), image.affine), here / "b.nii")
     nibabel.save(nibabel.Nifti1Image(np.full(labels.shape, 9, np.uint8), labels.affine), here / "e_seg.nii")
     files = FileSource("?.nii", "?_seg.nii", {"rim": 1, "core": 2}, cache=cache)
-    monkeypatch.setattr("scantune.backends.slices.remove_bias", None)
+    monkeypatch.setattr("scantune.backends.scaling.remove_bias", None)
     for split in ("train", "validation"):
         with pytest.raises(
             InputError, match=r"2 of 6 scans cannot be used.*\n  b: .*every voxel is 3.*\n  e: .*holds 9"

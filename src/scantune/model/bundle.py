@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -142,7 +142,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
         raise InputError(f"{file} does not exist: expected the weights of the bundle. Download or copy it again.")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, LookupError) as error:
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, OSError, LookupError) as error:
         raise InputError(
             f"{file} must hold tensors and plain values alone, and be whole, but it cannot be read so "
             f"({error_message(error)}). Store the state_dict of the network anew."
