@@ -203,7 +203,8 @@ def test_only_the_ci_script_knows_what_lies_beside_the_checkout():
 
 
 def test_users_never_read_an_abbreviation_that_means_augmentation_to_them():
-    """TTA is test-time augmentation to most readers."""
+    """TTA is test-time augmentation to most readers. Names of other projects may hold it."""
     for path in files():
         if path.is_relative_to(SOURCE) or path.suffix == ".md":
-            assert not re.search(r"\bTTA\b|--tta", path.read_text("utf-8")), path
+            text = re.sub(r"DG-TTA|TTA-1D-Density-Matching", "", path.read_text("utf-8"))
+            assert not re.search(r"\bTTA\b|--tta", text), path
