@@ -8,6 +8,11 @@ class InputError(ValueError):
     line and exits with code 2.
     """
 
+    @property
+    def recorded(self) -> str:
+        """Return the message for files. It leaves out what people may have written into a scan's header."""
+        return str(self)
+
 
 class ScanError(InputError):
     """Error of one scan that cannot be read or processed. Other scans of the same run may be fine."""

@@ -18,7 +18,7 @@ from fuzz.dicom import PIXELS, SECRET, UNCOMPRESSED, Dicom, Element, elements, w
 
 from scantune.errors import InputError, ScanError
 from scantune.scans import itk
-from scantune.scans.dicom import read_slice_header
+from scantune.scans.dicom.headers import read_slice_header
 from scantune.scans.io import read_scan
 from scantune.scans.itk import ReaderError, read_itk, read_itk_header
 
@@ -112,6 +112,7 @@ TEXTS = {
     (0x0028, 0x1052): lambda number: "0",
     (0x0028, 0x1053): lambda number: "1",
     (0x0018, 0x0088): lambda number: "3",
+    (0x0018, 0x0050): lambda number: "3",
 }
 
 

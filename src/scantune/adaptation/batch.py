@@ -47,6 +47,7 @@ def adapt_scans(
     workers: int | None = 1,
     observer: ScanObserver | None = None,
     brain_masks: Mapping[Path, Path] | None = None,
+    series: str | None = None,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
@@ -68,6 +69,8 @@ def adapt_scans(
         observer: Is notified of the progress.
         brain_masks: The mask of each path, outside which the scan is set to 0, as `masks_of` finds them. Of a scan of
             several files, that of the first one that has a mask.
+        series: Number, description (with `*` for any letters) or UID of the DICOM series that is taken of each folder.
+            By default a folder must hold a single one.
 
     Returns:
         One outcome per scan, in the order given.
@@ -82,7 +85,8 @@ def adapt_scans(
     folder = OutputFolder(Path(out))
     source = ModelSource(model) if isinstance(model, str | Path) else model
     masks: dict[str, Path] = {}
-    run = ScanRun(source, folder, settings or AdaptSettings(), overwrite, pages, observer or ScanObserver(), masks)
+    settings, observer = settings or AdaptSettings(), observer or ScanObserver()
+    run = ScanRun(source, folder, settings, overwrite, pages, observer, masks, series)
     run.require_usable()
     named = name_scans(paths, run.model.backend.channels)
     masks |= _named_masks(named, brain_masks or {})

@@ -127,12 +127,13 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
     return Volume(images.float(), mask)
 
 
-def read_case(scan: Case | AnyScanFiles | Any, channels: int = 1) -> Case:
+def read_case(scan: Case | AnyScanFiles | Any, channels: int = 1, series: str | None = None) -> Case:
     """Return a scan that is given as a case, an image of nibabel or SimpleITK, or files.
 
     Args:
         scan: The scan.
         channels: Number of channels that are looked for in the volumes of one file, and in files of nnU-Net's numbers.
+        series: Number, description or UID of a DICOM series. None for the only one of a folder.
 
     Raises:
         InputError: It is nothing of the kind, or cannot be read.
@@ -142,9 +143,9 @@ def read_case(scan: Case | AnyScanFiles | Any, channels: int = 1) -> Case:
     if is_image(scan):
         return case_from_image(scan)
     if isinstance(scan, str | Path):
-        return read_files([scan], channels)
+        return read_files([scan], channels, series)
     if isinstance(scan, list | tuple) and all(isinstance(each, str | Path) for each in scan):
-        return read_files(scan, channels)
+        return read_files(scan, channels, series)
     raise InputError(
         "A scan must be a file, a list of files (one per channel), an image of nibabel or SimpleITK, a Case or a "
         f"tensor, but is a {type(scan).__name__}."

@@ -80,6 +80,7 @@ class ScanRun:
         pages: Whether each scan gets a page.
         observer: Follows the progress.
         masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
+        series: Number, description or UID of the DICOM series in each folder. None for the only one.
     """
 
     source: "Model | ModelSource"
@@ -89,6 +90,7 @@ class ScanRun:
     pages: bool
     observer: ScanObserver
     masks: Mapping[str, Path] = field(default_factory=dict)
+    series: str | None = None
 
     @cached_property
     def model(self) -> "Model":
@@ -137,25 +139,28 @@ class ScanRun:
     def adapt(self, name: str, files: ScanFiles) -> Outcome:
         """Adapt to one scan and note the result in the manifest, a failure included."""
         entry: ManifestEntry = self._asked(name, files)
+        recorded: ManifestEntry = {}
         try:
             if not self.overwrite:
                 self.out.protect(name, entry["input_hash"])
             entry |= {"status": "done", **self._results(name, files, entry)}
         except InputError as error:
             entry |= _FAILED | {"reason": str(error)}
+            recorded = {"reason": error.recorded}
         except Exception as error:  # whatever one scan stumbles over, the next ones may be fine
             _log.debug("Adapting to %s failed", files[0], exc_info=True)
             lines = "".join(traceback.format_exception(error)).splitlines()
             reason = describe_error(error, f"{files[0]} could not be adapted to")
             entry |= _FAILED | {"reason": reason, "traceback": lines}
-        return self._noted(name, entry)
+        return self._noted(name, entry, recorded)
 
     def give_up(self, name: str, files: ScanFiles, reason: str) -> Outcome:
         """Note in the manifest that a scan failed for a reason that lies in no code of ours."""
         return self._noted(name, self._asked(name, files) | _FAILED | {"reason": reason, "traceback": []})
 
-    def _noted(self, name: str, entry: ManifestEntry) -> Outcome:
-        self.out.note(name, entry, self._head())
+    def _noted(self, name: str, entry: ManifestEntry, recorded: ManifestEntry | None = None) -> Outcome:
+        """Note an entry in the manifest, with some values as files keep them."""
+        self.out.note(name, entry | (recorded or {}), self._head())
         return Outcome(name, entry["status"], entry)
 
     def _asked(self, name: str, files: ScanFiles) -> ManifestEntry:
@@ -166,6 +171,7 @@ class ScanRun:
             "input": ", ".join(file.name for file in files),
             "input_hash": joint_hash(files),
             **({"channels": each} if each else {}),
+            "series": self.series if any(file.is_dir() for file in files) else None,
             "brain_mask": None if mask is None else mask.name,
             "brain_mask_hash": None if mask is None else content_hash(mask),
             "model": self.fingerprint,
@@ -211,9 +217,8 @@ class ScanRun:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         given = files[0] if len(files) == 1 else files
-        scan = (
-            given if name == name_of_files(files) else replace(read_case(given, self.model.backend.channels), name=name)
-        )
+        plain = self.series is None and name == name_of_files(files)
+        scan = given if plain else replace(read_case(given, self.model.backend.channels, self.series), name=name)
         result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
         entry = result.write_segmentations(self.out.path)
         if not self.pages:

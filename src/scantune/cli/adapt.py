@@ -52,6 +52,9 @@ class Adapt:
     """A prior stored alone, as scantune fit writes it with --out."""
     trust: Flag = False
     """Run code that a model's folder holds. Model files hold none."""
+    series: Annotated[str | None, arg(metavar="SERIES", help_behavior_hint="(default: the only one)")] = None
+    """The DICOM series to take of each folder: its number, UID, or description in quotes, such as 'T1*'. An error
+    lists those that are there."""
     brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
     """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
     pattern of files beside them, such as '*_mask.nii.gz'."""
@@ -128,6 +131,7 @@ class Adapt:
                 workers=self.workers,
                 observer=display,
                 brain_masks=masks,
+                series=self.series,
             )
         self._show(outcomes)
         return self._exit_code(outcomes)

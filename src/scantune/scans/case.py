@@ -80,6 +80,7 @@ class Case(ImageGrid):
         remarks: Sentences on what was repaired when the scan was read.
         others: Intensities `(x, y, z)` of further channels on the same grid.
         files: The files that the scan was read from, in the order of the channels.
+        dicom: Its DICOM files: one for each slice along the third axis, or one with all of them.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Case(ImageGrid):
     remarks: tuple[str, ...] = ()
     others: tuple[NDArray[np.float32], ...] = ()
     files: tuple[Path, ...] = ()
+    dicom: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.subject:

@@ -159,7 +159,7 @@ def _folders_with_scans(folder: Path) -> list[Path]:
 
 
 def _holds_dicom(folder: Path) -> bool:
-    from scantune.scans.dicom import is_dicom
+    from scantune.scans.dicom.headers import is_dicom
 
     files = (path for path in folder.iterdir() if not path.name.lower().endswith(IMAGE_ENDINGS))
     return any(is_dicom(path) for path in files if os.access(path, os.R_OK))

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap, require_same_grid
 from scantune.scans.channels import channel_siblings, name_of_files
 from scantune.scans.data_files import data_files
-from scantune.scans.dicom import read_dicom
+from scantune.scans.dicom.headers import is_dicom
+from scantune.scans.dicom.reading import DicomVolume, read_dicom
 from scantune.scans.itk import ItkImage, read_itk, read_itk_header
 from scantune.scans.metaimage import require_axes, require_intact
 from scantune.scans.names import scan_name
@@ -41,6 +42,8 @@ from scantune.scans.room import require_room
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
+Read = TypeVar("Read")
+
 LARGEST_LABEL = 2**32 - 1
 """Largest value of a label map. A file with larger ones is damaged, or no label map."""
 
@@ -54,19 +57,23 @@ FARTHEST_VOXEL = 1e6
 """Distance in mm from the scanner's centre that the first voxel may have."""
 
 
-def read_scan(path: AnyPath, frame: int | None = None) -> Case:
-    """Read one scan: a NIfTI file, another image that SimpleITK reads, or a folder with one DICOM series.
+def read_scan(path: AnyPath, frame: int | None = None, series: str | None = None) -> Case:
+    """Read one scan: a NIfTI file, another image that SimpleITK reads, or a folder with DICOM files.
 
     Args:
         path: The file or folder.
         frame: Number of the volume in a 4D NIfTI file, counted from 0. None for files with one volume.
+        series: Number, description or UID of a DICOM series. None for the only one of a folder.
 
     Raises:
         ScanError: The file is missing, damaged, not one 3D volume, or every voxel has the same value.
     """
     path = Path(path)
-    case = case_from_voxels(scan_name(path), read_voxels(path, frame), str(path))
-    return dataclasses.replace(case, files=(path,))
+    volume = None if frame is not None else _guarded(path, lambda: _dicom_volume(path, series))
+    content = read_voxels(path, frame) if volume is None else _from_itk(path, volume.image)
+    require_sound(path, content[1])
+    case = case_from_voxels(scan_name(path), content, str(path))
+    return dataclasses.replace(case, files=(path,), dicom=() if volume is None else volume.files)
 
 
 def case_from_voxels(name: str, content: FileContent, where: str) -> Case:
@@ -115,8 +122,12 @@ def _repaired(image: NDArray[np.float32], broken: NDArray[np.intp]) -> NDArray[n
     return whole
 
 
-def read_channels(paths: Sequence[AnyPath]) -> Case:
+def read_channels(paths: Sequence[AnyPath], series: str | None = None) -> Case:
     """Read a scan of several channels, one file each, on one grid. It is named after what the file names share.
+
+    Args:
+        paths: A file for each channel.
+        series: The DICOM series of each folder, as for `read_scan`.
 
     Raises:
         ScanError: A file is refused as for `read_scan`, or two lie on different grids.
@@ -124,7 +135,7 @@ def read_channels(paths: Sequence[AnyPath]) -> Case:
     if not paths:
         raise ScanError("A scan needs at least one file, got none. Give one file per channel.")
     files = tuple(map(Path, paths))
-    first, *others = (read_scan(path) for path in files)
+    first, *others = (read_scan(path, series=series) for path in files)
     for other in others:
         require_same_grid(other, first)
     return dataclasses.replace(joined_channels([first, *others]), name=name_of_files(files), files=files)
@@ -154,21 +165,22 @@ def read_volumes(path: AnyPath, chosen: Sequence[int] | None = None) -> Case:
     return dataclasses.replace(joined_channels(volumes), files=(path,))
 
 
-def read_files(paths: Sequence[AnyPath], channels: int) -> Case:
+def read_files(paths: Sequence[AnyPath], channels: int, series: str | None = None) -> Case:
     """Read a scan of a number of channels from all of its files.
 
     Args:
         paths: One file per channel. For several channels, also a single one: a NIfTI file with several volumes, or the
             file of any channel in nnU-Net's numbering.
         channels: Number of channels that are wanted. Another number may be found.
+        series: The DICOM series of each folder, as for `read_scan`.
 
     Raises:
         ScanError: A file is missing or refused as for `read_scan`, or two lie on different grids.
     """
     if len(paths) == 1 and channels > 1:
         files = channel_siblings(Path(paths[0]))
-        return read_channels(files) if len(files) > 1 or not is_nifti(files[0]) else read_volumes(files[0])
-    return read_channels(paths)
+        return read_channels(files, series) if len(files) > 1 or not is_nifti(files[0]) else read_volumes(files[0])
+    return read_channels(paths, series)
 
 
 def joined_channels(cases: Sequence[Case]) -> Case:
@@ -226,11 +238,17 @@ def read_voxels(path: Path, frame: int | None = None) -> FileContent:
 def _read_one(path: Path, frame: int | None) -> FileContent:
     if frame is not None:
         return read_nifti_frame(path, frame)
-    if path.is_dir():
-        return _from_itk(path, read_dicom(path))
+    volume = _dicom_volume(path)
+    if volume is not None:
+        return _from_itk(path, volume.image)
     if is_nifti(path):
         return read_nifti(path)
     return read_freesurfer(path) if path.suffix.lower() in (".mgz", ".mgh") else _read_other(path)
+
+
+def _dicom_volume(path: Path, series: str | None = None) -> DicomVolume | None:
+    """Return the volume of a DICOM file or folder, or None for other files."""
+    return read_dicom(path, series) if path.is_dir() or is_dicom(path) else None
 
 
 def _content(path: Path, read: Callable[[], FileContent]) -> FileContent:
@@ -243,12 +261,23 @@ def _content(path: Path, read: Callable[[], FileContent]) -> FileContent:
     Raises:
         ScanError: The file is missing or damaged, or its grid is not sound.
     """
+    content = _guarded(path, read)
+    require_sound(path, content[1])
+    return content
+
+
+def _guarded(path: Path, read: Callable[[], Read]) -> Read:
+    """Return what is read of a file, turning whatever goes wrong into a sentence.
+
+    Raises:
+        ScanError: The file is missing or damaged.
+    """
     if not path.exists():
         raise ScanError(f"{path} does not exist: expected an image or a folder with a DICOM series. Check the path.")
     if not (path.is_file() or path.is_dir()):  # a pipe may never give anything
         raise ScanError(f"{path} must be a file or a folder, but is something else. Give an image file.")
     try:
-        content = read()
+        return read()
     except InputError:
         raise
     except PermissionError as error:
@@ -258,8 +287,6 @@ def _content(path: Path, read: Callable[[], FileContent]) -> FileContent:
             f"{path} cannot be read as an image: expected NIfTI, MetaImage, NRRD or a folder with a DICOM "
             "series, but it is damaged, cut short or of another kind. Check it, or export the scan again."
         ) from error
-    require_sound(path, content[1])
-    return content
 
 
 def require_sound(path: Path | str, affine: NDArray[np.float64]) -> None:

@@ -10,10 +10,11 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -110,6 +111,19 @@ def read_itk_series(folder: Path) -> ItkSeries:
         ReaderError: SimpleITK cannot read it.
     """
     return _in_worker(_read_series, folder)
+
+
+def read_itk_files(place: Path, files: Sequence[str]) -> ItkImage:
+    """Read DICOM files: slices in their order, or one file with all of them.
+
+    Args:
+        place: The file, or the folder that they are in, whose size sets the limits.
+        files: The files.
+
+    Raises:
+        ReaderError: SimpleITK cannot read them.
+    """
+    return _in_worker(partial(_read_files, tuple(files)), place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,10 +371,13 @@ def _read_series(path: str) -> ItkSeries:
 
     reader = SimpleITK.ImageSeriesReader()
     series = tuple(reader.GetGDCMSeriesFileNames(path, uid) for uid in reader.GetGDCMSeriesIDs(path))
-    if len(series) != 1:
-        return ItkSeries(series, None)
-    reader.SetFileNames(series[0])
-    return ItkSeries(series, _with_voxels(reader.Execute()))
+    return ItkSeries(series, _read_files(series[0], path) if len(series) == 1 else None)
+
+
+def _read_files(files: Sequence[str], _: str) -> ItkImage:
+    import SimpleITK
+
+    return _with_voxels(SimpleITK.ReadImage(files if len(files) > 1 else files[0]))
 
 
 def _with_voxels(image: Any) -> ItkImage:

@@ -1,0 +1,1 @@
+"""DICOM: series and multi-frame files are read, and segmentations of them are written."""
