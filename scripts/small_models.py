@@ -27,6 +27,11 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
+def smaller(grid: dict[str, Any], times: int) -> dict[str, Any]:
+    """The same field of view with larger pixels; the network halves sizes three times."""
+    return {"size": [side // times // 8 * 8 for side in grid["size"]], "spacing": grid["spacing"] * times}
+
+
 def plan(recipe_name: str, arguments: argparse.Namespace) -> TrainingPlan:
     """The bundled recipe, made small."""
     recipe = read_recipe(recipe_name)
@@ -42,9 +47,10 @@ def plan(recipe_name: str, arguments: argparse.Namespace) -> TrainingPlan:
         compile=False,
         device=arguments.device,
     )
-    small = {**recipe.preprocessing, **SMALL[recipe_name]}
+    small = {**recipe.preprocessing, **smaller(SMALL[recipe_name], arguments.shrink)}
+    network = {**recipe.network, "width": arguments.width}
     data = {"cache": arguments.cache} if arguments.cache else {}
-    return TrainingPlan.read(replace(recipe, train=train, preprocessing=small), data)
+    return TrainingPlan.read(replace(recipe, train=train, preprocessing=small, network=network), data)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -66,6 +72,8 @@ if __name__ == "__main__":
     parser.add_argument("models")
     parser.add_argument("--recipes", nargs="+", default=list(SMALL), choices=list(SMALL))
     parser.add_argument("--iterations", type=int, default=1500)
+    parser.add_argument("--shrink", type=int, default=1, help="times that pixels are larger still")
+    parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--augment", default="strong", choices=["strong", "none"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", default="", help="folder in which simulated scans are kept")

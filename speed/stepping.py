@@ -9,9 +9,9 @@ from tests.plain import Plain
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts
-from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.loop import Schedule, Trajectory, objective_at, optimise
 from scantune.adaptation.sampling import WholeVolume
+from scantune.adaptation.schedules import PRESETS
 from scantune.adaptation.solvers import Solver
 from scantune.experts import PatchSettings
 from scantune.methods import ModelParts

@@ -16,7 +16,6 @@ from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.guard.rescue import Rescue, StageRule
 from scantune.adaptation.loop import Schedule, Trajectory
 from scantune.adaptation.result import Result
-from scantune.methods import Method
 from scantune.model.model import Model
 from scantune.prior.assessment import HomeReadings
 from scantune.scans.volume import Volume
@@ -48,12 +47,10 @@ def recorded(model: Model, scan: Scan) -> tuple[Path, Result]:
     class Recorded(Rescue):
         """The rescue of the default, which notes its stages."""
 
-        def plan(
-            self, schedule: Schedule, method: Method, volume: Volume, steps: int | None
-        ) -> tuple[Schedule, Volume]:
+        def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
             """Plan as for a scan that is not fine."""
             failed = replace(self, before=replace(self.before, verdict="failed"))
-            return Rescue.plan(failed, schedule, method, volume, steps)
+            return Rescue.plan(failed, schedule, volume, steps)
 
         def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:
             """Decide as the rescue does, and note the path."""

@@ -11,7 +11,7 @@ from scantune.adaptation.adapt import adapt
 from scantune.adaptation.figure import case_figure
 from scantune.adaptation.result import Result
 from scantune.adaptation.scan_run import Outcome, ScanObserver
-from scantune.adaptation.settings import Preset
+from scantune.config.presets import Preset
 from scantune.errors import InputError
 from scantune.evaluation.metrics import dice
 from scantune.evaluation.rows import REQUIRED_COLUMNS, write_table

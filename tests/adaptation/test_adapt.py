@@ -7,10 +7,10 @@ from torch import nn
 
 import scantune
 from scantune import AdaptableNetwork, Case, FieldOfExperts, InputError, Model
-from scantune.adaptation.adapt import PRESETS
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.guard.stability import StabilityGuard
 from scantune.adaptation.scan_guard import ScanGuard
+from scantune.adaptation.schedules import PRESETS
 from scantune.backends.slices import PreparedSlices, Preprocessing
 from scantune.methods import OutputCache
 from scantune.prior.calibration import EnergyLevels
@@ -291,7 +291,7 @@ def test_a_look_at_a_step_does_not_predict_again_what_the_step_has_predicted(toy
 def test_in_the_papers_preset_the_guard_judges_the_end_alone(verdict, action, toy, calibrated, monkeypatch):
     looks = judged(monkeypatch, verdict)
     scan = toy_scan(100)[0] ** 1.5
-    result = scantune.adapt(toy.network, scan, prior=calibrated, method="batchnorm", preset="paper")
+    result = scantune.adapt(toy.network, scan, prior=calibrated, method="batchnorm", preset="paper", guard=True)
     assert len(looks) == 1
     assert result.decision.action == action
 

@@ -222,7 +222,7 @@ def bad_words(toy, tmp_path, **wrong):
         ({"steps": "-3"}, "0 or more, got -3"),
         (
             {"options": "speed=3"},
-            "Unknown setting 'speed' in the options of method source; known: moving, learning_rate.",
+            "Unknown setting 'speed' in the options of method source; known: moving, learning_rate, update.",
         ),
         (
             {"options": "moving=feet"},

@@ -691,9 +691,50 @@ def test_skulls_are_stripped_by_the_mask_or_by_the_labels_or_not(trees):
     np.testing.assert_array_equal(read(strip="labels", grouping="registration").image, labelled)
 
 
-def test_stanford_tells_its_offset(trees):
-    offsets = {(entry.site, entry.offset) for entry in DATASETS["abide"].open(trees("abide")).entries()}
-    assert offsets == {("AC", 0), ("AS", 10)}
+@pytest.mark.parametrize("down", [1, -1])
+@pytest.mark.parametrize(("options", "offsets"), [({}, {"AC": 0, "AS": 10}), ({"offset": -3.0}, {"AC": -3, "AS": -3})])
+def test_central_slices_lie_about_the_middle_shifted_at_stanford(tmp_path, down, options, offsets):
+    affine = np.diag([1.0, 1.0, down * 1.0, 1.0])
+    voxels = np.random.default_rng(0).integers(1, 99, (3, 4, 41))
+    for prefix in ("Caltech", "Stanford"):
+        for number in range(27):
+            folder = tmp_path / f"{prefix}_{51000 + number:07d}" / "mri"
+            mgz(folder / "orig.mgz", voxels, affine)
+            mgz(folder / "aparc+aseg.mgz", voxels % 2 * 41, affine)
+    data = DATASETS["abide"].open(tmp_path, strip="none", central=11.0, **options)
+    for site, offset in offsets.items():
+        case = next(entry for entry in data.entries() if entry.site == site).read()
+        first = 15 + down * offset  # 11 of 41 slices, the middle one of which is number 20
+        np.testing.assert_array_equal(case.image, voxels[..., first : first + 11])
+        np.testing.assert_array_equal(case.reference > 0, voxels[..., first : first + 11] % 2 == 1)
+        assert case.affine[2, 3] == down * first
+    too_high = DATASETS["abide"].open(tmp_path, strip="none", central=99.0).entries()[0]
+    assert "must hold 99 mm about its middle" in refusal(too_high.read)
+    assert "0 or more" in refusal(lambda: DATASETS["abide"].open(tmp_path, central=-1.0))
+
+
+def test_labels_that_experts_drew_take_the_place_of_freesurfers(tmp_path):
+    for step in oasis_tree(tmp_path):
+        step()
+    drawn = label_map([3, 1, 0, 2, 2, 1])
+    for folder in tmp_path.glob("disc1/*"):
+        nifti(folder / "experts.nii.gz", drawn.astype(np.uint8))
+    plain = DATASETS["oasis"].open(tmp_path, drawn="experts.nii.gz")
+    np.testing.assert_array_equal(plain.entries()[0].read().reference, np.where(drawn < 3, drawn, 0))
+    values = {"GM": [3, 2], "WM": [1]}
+    grouped = DATASETS["oasis"].open(tmp_path, drawn="experts.nii.gz", drawn_values=values)
+    np.testing.assert_array_equal(grouped.entries()[0].read().reference, np.array([0, 2, 1, 1])[drawn])
+    assert "is missing" in refusal(DATASETS["oasis"].open(tmp_path, drawn="none.nii.gz").entries()[0].read)
+    for options in ({"drawn": "a", "drawn_values": {"GM": [1]}}, {"drawn_values": values}):
+        assert "GM, WM" in refusal(lambda options=options: DATASETS["oasis"].open(tmp_path, **options))
+
+
+def test_whole_glands_have_one_name_at_all_hospitals(trees):
+    zones, whole = (DATASETS["nci-isbi-2013"].open(trees("nci-isbi-2013"), **o) for o in ({}, {"grouping": "whole"}))
+    assert whole.labels == DATASETS["promise12"].open(trees("promise12")).labels == {"prostate": 1}
+    one, other = (data.entries()[0].read().reference for data in (zones, whole))
+    assert set(np.unique(one)) == {0, 1, 2}
+    np.testing.assert_array_equal(other, one > 0)
 
 
 def test_caltechs_sixteenth_person_is_skipped_and_those_whom_the_authors_left_out(tmp_path):

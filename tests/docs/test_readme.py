@@ -69,7 +69,7 @@ def write_scan(path, seed):
 def desk(tmp_path, monkeypatch):
     """A folder with what the README's reader has, and methods that stop after one step."""
     monkeypatch.chdir(tmp_path)
-    presets = import_module("scantune.adaptation.adapt").PRESETS
+    presets = import_module("scantune.adaptation.schedules").PRESETS
     monkeypatch.setitem(presets, "fast", replace(presets["fast"], steps=1))
     (tmp_path / "references").mkdir()
     write_scan(tmp_path / "my_T1", 1)

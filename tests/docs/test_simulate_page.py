@@ -41,7 +41,7 @@ def reader(cohort_inputs, tmp_path, monkeypatch):
         monkeypatch.setitem(
             COHORTS, name, dataclasses.replace(cohort, anatomy=lambda: label_maps([toy_map()]), given=coarse)
         )
-    presets = import_module("scantune.adaptation.adapt").PRESETS
+    presets = import_module("scantune.adaptation.schedules").PRESETS
     monkeypatch.setitem(presets, "fast", dataclasses.replace(presets["fast"], steps=1))
     return tmp_path
 

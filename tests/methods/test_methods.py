@@ -7,7 +7,7 @@ import torch
 
 import scantune
 from scantune import FieldOfExperts, InputError
-from scantune.adaptation.adapt import PRESETS
+from scantune.adaptation.schedules import PRESETS
 from scantune.methods import METHODS, FoECNNPCA, ModelParts
 from scantune.prior.layer import MINIMUM_ACTIVE
 from scantune.scans.volume import Volume, batch_size
@@ -154,7 +154,7 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
         FieldOfExperts, "energies", lambda _, s: {k.split("/")[0]: {"all": 1e-3 * v[0].sum()} for k, v in s.items()}
     )
     # Adam goes on where a gradient is zero, as that of these energies.
-    result = scantune.adapt(toy.network, images, prior=toy.prior, preset="paper", steps=3)
+    result = scantune.adapt(toy.network, images, prior=toy.prior, preset="paper", steps=3, guard=True)
     assert [row["valid"] for row in result.trace] == [True, False, False, False]
     assert all(row["smoothed"] < result.trace[0]["smoothed"] for row in result.trace[1:])
     assert result.facts["best_step"] == 0

@@ -352,6 +352,26 @@ def test_every_structure_of_label_maps_can_be_one_of_its_own(tmp_path):
     assert set(np.unique(case.reference)) >= {0, 1, 2, 8, 14}
 
 
+def test_the_last_label_maps_make_test_people_alone(tmp_path):
+    wide, tall = toy_map(), toy_map(affine=np.diag([3.0, 4.5, 4.0, 1.0]))
+    both = tmp_path / "both"
+    for name, maps in (("wide", [wide]), ("tall", [tall]), ("both", [wide, tall])):
+        (tmp_path / name).mkdir()
+        for number, one in enumerate(maps):
+            nibabel.save(nibabel.Nifti1Image(one.labels, one.affine), tmp_path / name / f"{number}.nii.gz")
+    known = {"train": 1, "slices": 1, "structures": "single"}
+    source = SimulatedSource("brain", label_maps=str(both), test_maps=1, **known)
+    for split, name in (("train", "wide"), ("test", "tall")):
+        alone = SimulatedSource("brain", label_maps=str(tmp_path / name), **known)
+        one, other = (next(each.people("AC", split, CPU, stop=1)).reference for each in (source, alone))
+        np.testing.assert_array_equal(one, other)
+    assert source.names() == {region.structure: value for value, region in STRUCTURE_SCHEME.items()}
+    with pytest.raises(InputError, match="are about label maps"):
+        SimulatedSource("brain", structures="single")
+    with pytest.raises(InputError, match="at least one template"):
+        SimulatedSource("brain", label_maps=str(both), test_maps=2, **known).names()
+
+
 def test_numbers_that_are_not_given_are_the_centres_own(atlas):
     source = SimulatedSource("contrasts", slices=1, atlas=atlas)
     splits = BRAIN.centres[BRAIN.source].splits

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from scantune.adaptation.guard.rescue import Rescue
 from scantune.adaptation.input import AnyScanFiles, BrainMask, ScanInput, skull_remarks, volume_of
-from scantune.adaptation.loop import OnStep, Schedule, objective_at, optimise
+from scantune.adaptation.loop import OnStep, objective_at, optimise
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.result import Result
-from scantune.adaptation.sampling import RandomSlices, WholeVolume
 from scantune.adaptation.scan_guard import ScanGuard, Unguarded, guard_scan
-from scantune.adaptation.settings import AdaptSettings, Preset, Stop
-from scantune.adaptation.solvers import LBFGS, Adam, Bounded
+from scantune.adaptation.schedules import schedule_of
+from scantune.adaptation.settings import AdaptSettings, Stop
+from scantune.config.presets import Preset
 from scantune.errors import InputError
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
@@ -29,22 +29,6 @@ from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation, Task
 
-UNSTEADY = Schedule(WholeVolume(), Adam(), steps=50)
-"""What the other presets than `paper` are for methods whose objective changes during a run."""
-
-PRESETS: dict[Preset, Schedule] = {
-    "fast": Schedule(WholeVolume(), LBFGS(), steps=12),
-    "paper": Schedule(RandomSlices(), Adam(), steps=1000),
-    "converged": Schedule(WholeVolume(), Bounded(), steps=60),
-}
-"""`paper` is the paper's recipe, with the exact expectation over subjects; `fast` solves the same objective sooner, and
-`converged` about as far as `paper` does.
-
-With the guard, `fast` leaves fine scans alone and rescues the others if the prior has home readings. If it has none,
-`fast` takes the best step on the way and ends when steps no longer get better. The other presets go to their end, and
-the guard keeps that or the source prediction.
-"""
-
 
 def adapt(
     network: nn.Module | Model,
@@ -53,7 +37,7 @@ def adapt(
     method: str | type[Method] | None = None,
     preset: Preset = "fast",
     steps: int | None = None,
-    guard: bool = True,
+    guard: bool | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     *,
@@ -79,10 +63,11 @@ def adapt(
         method: A name of `scantune.methods.METHODS`, or a class of your own; by default the task's own: `foe-cnn-pca`
             for segmentation, `instance` for registration.
         preset: `fast`, `paper` or `converged`.
-        steps: Number of steps; by default the preset's.
-        guard: Whether the adaptation is judged. A prior with home readings assesses the source prediction: with preset
-            `fast` it is left alone if it is fine, and otherwise adapted to convergence and replaced by the best stage.
-            Without home readings the steadiest step is kept, or the source prediction.
+        steps: Number of steps; by default the model's for the preset, or the preset's.
+        guard: Whether the adaptation is judged; by default it is, but not with preset `paper`. A prior with home
+            readings assesses the source prediction: with preset `fast` it is left alone if it is fine, and otherwise
+            adapted to convergence and replaced by the best stage. Without home readings the steadiest step is kept,
+            or the source prediction.
         device: `auto`, `cpu`, `cuda`, ...
         seed: Fixes every random choice.
         stop: When a run with the guard and preset `fast`, but without home readings, ends before its last step:
@@ -90,7 +75,8 @@ def adapt(
             typical as a source subject; `never`.
         helpers: Helper networks by the name of the method they serve; by default the model's own.
         options: What differs from the defaults of the method's `Options`, by name, such as `{"moving": "norm-affine"}`.
-        batch: Slices at a time; by default the preset's. With `paper`, which draws them, results depend on it.
+        batch: Slices at a time; by default the model's for the preset, or the preset's. With `paper`, which draws
+            them, results depend on it.
         mask: True where a tensor scan is padding, `(slices, 1, *spatial)`.
         brain_mask: Above 0 where a scan given as a file or `Case` is kept, which is set to 0 elsewhere before anything
             else is done to it: a file, a `Case`, or an array `(x, y, z)` on the scan's grid.
@@ -119,7 +105,7 @@ def adapt(
         prior.require_fit(source)
         prior = prior.to(where)
     runner = settings.make_method(ModelParts(task, prior, helpers or {}))
-    schedule = _schedule(runner, settings)
+    schedule = schedule_of(runner, settings, network.presets if isinstance(network, Model) else None)
 
     seen = predict(source, volume, task, prior)
     _require_usable(seen, prior)
@@ -128,7 +114,7 @@ def adapt(
     adapted.load_state_dict(warm or {}, strict=False)
     working = deepcopy(adapted).requires_grad_(False)
     at_source = not warm and runner.starts_at_source
-    schedule, part = judge.plan(schedule, runner, volume, settings.steps)
+    schedule, part = judge.plan(schedule, volume, settings.steps)
     rule = judge.stop_rule(working, runner, schedule.steps, at_source)
     trajectory = optimise(working, runner, part, schedule, seed, on_step, rule)
     origin = trajectory.start
@@ -179,7 +165,7 @@ def _judge(
     prior: FieldOfExperts | None,
 ) -> Unguarded | ScanGuard | Rescue:
     """Return what decides on the adaptation: an assessment where the prior knows home scans, else an older guard."""
-    if not settings.guard:
+    if not settings.guarded:
         return Unguarded()
     judges_steps = settings.preset == "fast"
     home = None if prior is None or prior.calibration is None else prior.calibration.home
@@ -243,14 +229,6 @@ def _coverage_remarks(prior: FieldOfExperts | None, volume: Volume) -> list[str]
     """Return the remarks of a calibrated prior on the extent of the scan."""
     known = None if prior is None or prior.calibration is None else prior.calibration.coverage
     return [] if known is None else known.remarks(len(volume.images), volume.padding)
-
-
-def _schedule(method: Method, settings: AdaptSettings) -> Schedule:
-    """Return the schedule of the preset, with the steps and the batch that were set."""
-    schedule = PRESETS[settings.preset] if settings.preset == "paper" or method.steady else UNSTEADY
-    if settings.batch is not None:
-        schedule = replace(schedule, sampling=schedule.sampling.of_batch(settings.batch))
-    return schedule if settings.steps is None else replace(schedule, steps=settings.steps)
 
 
 def source_network(

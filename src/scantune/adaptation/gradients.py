@@ -25,6 +25,9 @@ class Gradients(ABC):
         volume: The scan.
     """
 
+    updates: int = 1
+    """Gradients of a step, after each of which the parameters move."""
+
     def __init__(self, method: Method, volume: Volume) -> None:
         self.method, self.volume = method, volume
         parameters = method.parameters(method.network).values()
@@ -188,6 +191,19 @@ class SliceGradients(Gradients):
     def restart(self) -> None:
         """Record anew."""
         self.replay = None if self.replay is None else Replay(self.moving)
+
+
+class BatchGradients(SliceGradients):
+    """Gradient of one batch of random slices after the other, with as many moves in a step as batches cover the volume.
+
+    He et al. 2021 move parameters this way.
+    """
+
+    def __init__(
+        self, method: Method, volume: Volume, batch: int, generator: torch.Generator, replayed: bool = False
+    ) -> None:
+        super().__init__(method, volume, batch, generator, replayed)
+        self.updates, self.count = self.count, 1
 
 
 class ReplayedGradients(Gradients):

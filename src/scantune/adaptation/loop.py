@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scantune.adaptation.gradients import Gradients
+from scantune.adaptation.gradients import Gradients, mean_terms
 from scantune.adaptation.guard.base import Verdict
 from scantune.adaptation.sampling import Sampling
 from scantune.adaptation.solvers import Solver
@@ -27,12 +27,14 @@ UNIT_SLICES = 4
 class Schedule:
     """How a method runs: how a step sees the volume, how steps are taken, and how many.
 
-    A step costs one gradient. A run of `steps` evaluates the objective once more than that, at the end.
+    A step costs one gradient of the volume. A run of `steps` evaluates the objective once more than that, at the end.
     """
 
     sampling: Sampling
     solver: Solver
     steps: int
+    rate: float | None = None
+    """Learning rate of the solver. None leaves it to the method."""
 
 
 @dataclass
@@ -176,7 +178,8 @@ def optimise(
         images = volume.spread(UNIT_SLICES).images[:, : network.channels]
         solver = schedule.solver.fitted(network.normalizer, moving, images)
         points = _evaluations(method, volume, schedule, gradients, generator, trajectory, on_step)
-        solver.run(moving, points, method.options.learning_rate, schedule.steps)
+        rate = method.options.learning_rate if schedule.rate is None else schedule.rate
+        solver.run(moving, points, rate, schedule.steps)
     finally:
         method.finish()
     return trajectory
@@ -198,21 +201,31 @@ def _evaluations(
     sampling = schedule.sampling
     for step in range(schedule.steps):
         _begin(method, step, volume, generator)
-        gradients.clear()
-        terms = gradients()
-        if not gradients.are_finite() and method.fast_path.leave_half_precision():
-            gradients.restart()
-            gradients.clear()
-            terms = gradients()
-        _require_effect(method, gradients)
-        goes_on = trajectory.add(terms, sampling.smoothing)
-        if on_step is not None:
-            on_step(step + 1, schedule.steps)
-        if not goes_on or not gradients.are_finite():
-            return
-        yield terms.objective.detach()
+        epoch: list[Terms] = []
+        while len(epoch) < gradients.updates:
+            epoch.append(_evaluation(method, gradients))
+            goes_on = True
+            if len(epoch) == gradients.updates:
+                goes_on = trajectory.add(epoch[0] if len(epoch) == 1 else mean_terms(epoch), sampling.smoothing)
+                if on_step is not None:
+                    on_step(step + 1, schedule.steps)
+            if not goes_on or not gradients.are_finite():
+                return
+            yield epoch[-1].objective.detach()
     _begin(method, schedule.steps, volume, generator)
     trajectory.add(sampling.objective(method, volume, generator), sampling.smoothing)
+
+
+def _evaluation(method: Method, gradients: Gradients) -> Terms:
+    """Return the objective at the current parameters, with a finite gradient in their `.grad` if precision allows."""
+    gradients.clear()
+    terms = gradients()
+    if not gradients.are_finite() and method.fast_path.leave_half_precision():
+        gradients.restart()
+        gradients.clear()
+        terms = gradients()
+    _require_effect(method, gradients)
+    return terms
 
 
 def _begin(method: Method, step: int, volume: Volume, generator: torch.Generator) -> None:

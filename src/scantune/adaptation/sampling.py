@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from scantune.adaptation.gradients import (
+    BatchGradients,
     Gradients,
     SliceGradients,
     mean_terms,
@@ -15,7 +16,7 @@ from scantune.adaptation.gradients import (
     total_statistics,
     volume_gradients,
 )
-from scantune.methods import Method, Terms, measure_batches
+from scantune.methods import Method, Terms, Update, measure_batches
 from scantune.scans.volume import Volume
 
 CPU_BATCH = 2
@@ -99,14 +100,22 @@ class WholeVolume(Sampling):
 
 @dataclass(frozen=True)
 class RandomSlices(Sampling):
-    """The paper's estimate: mean over as many batches of random slices as cover the volume."""
+    """The paper's estimate: mean over as many batches of random slices as cover the volume.
+
+    Args:
+        batch: Slices of a batch.
+        smoothing: Momentum of the moving average by which steps are compared.
+        update: Whether parameters move once an epoch, as in the paper, or after each batch.
+    """
 
     batch: int = 8
     smoothing: float = 0.95
+    update: Update = "epoch"
 
     def gradients(self, method: Method, volume: Volume, generator: torch.Generator) -> Gradients:
-        """Return the mean gradients of an epoch's batches."""
-        return SliceGradients(method, volume, self.batch, generator, replayable(method, volume))
+        """Return the mean gradients of an epoch's batches, or those of one batch after the other."""
+        kind = BatchGradients if self.update == "batch" else SliceGradients
+        return kind(method, volume, self.batch, generator, replayable(method, volume))
 
     @torch.no_grad()
     def objective(self, method: Method, volume: Volume, generator: torch.Generator) -> Terms:

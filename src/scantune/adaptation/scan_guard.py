@@ -30,7 +30,7 @@ MOST_VERDICTS = 12
 class Unguarded:
     """Keeps the end of every run."""
 
-    def plan(self, schedule: Schedule, _method: Method, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
+    def plan(self, schedule: Schedule, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule, and the volume that steps see, as they are."""
         return schedule, volume
 
@@ -67,7 +67,7 @@ class ScanGuard:
     slices: Sequence[int] = ()
     judges_steps: bool = True
 
-    def plan(self, schedule: Schedule, _method: Method, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
+    def plan(self, schedule: Schedule, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule, without a step if there is nothing to adapt, and the volume that steps see."""
         return (replace(schedule, steps=0) if self.needless and self.judges_steps else schedule), volume
 

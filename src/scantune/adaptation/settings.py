@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from scantune.config.presets import PRESET_NAMES, Preset
 from scantune.config.settings import require_seed
 from scantune.errors import InputError
 
@@ -14,14 +15,9 @@ if TYPE_CHECKING:
     from scantune.methods import Method, ModelParts
     from scantune.tasks import Task
 
-Preset = Literal["fast", "paper", "converged"]
-"""How steps are taken: few exact steps, those of the paper, or tens of exact steps that get as far as the paper's."""
-
 Stop = Literal["stable", "typical", "never"]
 """When a run of preset `fast` under the guard ends before its last step: where predictions no longer become more
 stable; or, if that comes first, where the scan has become as typical as a source subject; or never."""
-
-PRESET_NAMES: tuple[Preset, ...] = get_args(Preset)
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,10 @@ class AdaptSettings:
     """A name of `scantune.methods.METHODS`, or a class. By default the method of the model's task."""
     preset: Preset = "fast"
     steps: int | None = None
-    """Number of steps. By default that of the preset."""
-    guard: bool = True
-    """Whether the guard looks for the best step, and keeps the source prediction if no step is better."""
+    """Number of steps. By default that of the model for the preset, or of the preset."""
+    guard: bool | None = None
+    """Whether the guard looks for the best step, and keeps the source prediction if no step is better. By default it
+    does, but not with preset `paper`, as the paper has no guard."""
     device: str = "auto"
     seed: int = 0
     """Fixes every random choice."""
@@ -48,7 +45,7 @@ class AdaptSettings:
     site: bool = False
     """Whether the scans of a run are of one site, so that each starts where the last good adaptation ended."""
     batch: int | None = None
-    """Slices at a time. By default the number of the preset."""
+    """Slices at a time. By default the number of the model for the preset, or of the preset."""
 
     def __post_init__(self) -> None:
         for name, value, known in (("preset", self.preset, PRESET_NAMES), ("stop", self.stop, get_args(Stop))):
@@ -58,10 +55,16 @@ class AdaptSettings:
             if number is not None and number < least:
                 raise InputError(f"The setting {name} must be {least} or more, got {number}.")
         require_seed(self.seed)
-        if self.site and not self.guard:
+        if self.site and not self.guarded:
             raise InputError(
-                "A site needs the guard, which decides where the next scan starts. Leave out site or guard=False."
+                "A site needs the guard, which decides where the next scan starts, but the guard is off. Leave out "
+                "site, or switch the guard on."
             )
+
+    @property
+    def guarded(self) -> bool:
+        """Return whether the guard judges the adaptation."""
+        return self.preset != "paper" if self.guard is None else self.guard
 
     def make_method(self, parts: "ModelParts") -> "Method":
         """Return the method, ready to adapt a network.
@@ -89,7 +92,8 @@ class AdaptSettings:
     @property
     def record(self) -> dict[str, Any]:
         """Return the settings for a manifest. It has a batch only if one was set, as in manifests of version 0.1."""
-        return {name: value for name, value in asdict(self).items() if name != "batch" or value is not None}
+        record = {**asdict(self), "guard": self.guarded}
+        return {name: value for name, value in record.items() if name != "batch" or value is not None}
 
     @property
     def deciding(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Site:
     """
 
     def __init__(self, network: nn.Module | Model, **settings: Any) -> None:
-        AdaptSettings(guard=settings.get("guard", True), site=True)
+        AdaptSettings(guard=settings.get("guard"), preset=settings.get("preset", AdaptSettings.preset), site=True)
         self.network, self.settings = network, settings
         self.remembered: Mapping[str, Tensor] = {}
         """What the last kept adaptation moved, by name; empty before the first."""

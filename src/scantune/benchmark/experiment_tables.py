@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset
+from scantune.adaptation.settings import AdaptSettings
+from scantune.config.presets import PRESET_NAMES, Preset
 from scantune.errors import InputError
 from scantune.methods import METHODS, find_method
 

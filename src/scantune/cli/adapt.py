@@ -17,10 +17,12 @@ from tyro.conf import Positional, arg
 from scantune.adaptation.batch import adapt_scans, masks_of
 from scantune.adaptation.channel_patterns import find_channels
 from scantune.adaptation.scan_run import Outcome, ScanObserver
-from scantune.adaptation.settings import PRESET_NAMES, AdaptSettings, Preset, Stop
+from scantune.adaptation.settings import AdaptSettings, Stop
 from scantune.cli.console import ScanBar, console, duration, say
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain, printable
 from scantune.cli.train import Flag, NetworkWords
+from scantune.config.presets import PRESET_NAMES, Preset
+from scantune.errors import InputError
 from scantune.model.source import ModelSource
 from scantune.scans.channels import ScanFiles
 from scantune.scans.discovery import find_scans
@@ -70,10 +72,12 @@ class Adapt:
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
     """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
     preset: Annotated[Preset, arg(metavar="|".join(PRESET_NAMES))] = AdaptSettings.preset
-    """How long to look for the best match: fast takes few exact steps, paper follows the publication, converged gets as
-    far as paper in tens of exact steps."""
+    """How long to look for the best match: fast takes few exact steps, paper follows the publication, which has no
+    guard, converged gets as far as paper in tens of exact steps."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
+    batch: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
+    """Slices at a time. With paper, which draws them, results depend on it."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = AdaptSettings.device
     """Where to compute; auto takes a GPU where there is one."""
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
@@ -85,6 +89,8 @@ class Adapt:
     """Processes that adapt to scans side by side; results are the same."""
     site: Flag = False
     """The scans are of one site: each starts where the last good adaptation ended."""
+    guard: Flag = False
+    """Judge adaptations with preset paper, too."""
     no_guard: Flag = False
     """Keep every adaptation. By default scans whose prediction is fine are left alone, and an adaptation is kept only
     if the prediction (or, of a registration, the match with the atlas) gets better."""
@@ -104,13 +110,16 @@ class Adapt:
         scans, left_out = self._found()
         for path, reason in left_out.items():
             say(console(stderr=True, quiet=self.quiet), f"{path} is left out: {reason}.", style="yellow")
+        if self.guard and self.no_guard:
+            raise InputError("The guard cannot be both on and off. Leave out --guard or --no-guard.")
         masks = masks_of([files[0] for files in scans], self.brain_mask)
         source = self._source()
         settings = AdaptSettings(
             method=self.method,
             preset=self.preset,
             steps=self.steps,
-            guard=not self.no_guard,
+            guard=False if self.no_guard else True if self.guard else None,
+            batch=self.batch,
             device=self.device,
             seed=self.seed,
             options=self._options(source),

@@ -34,7 +34,7 @@ FOLDER_PREFIXES = {"AC": "caltech", "AS": "stanford"}
 """Start of the names of each site's folders, in lower case."""
 
 OFFSETS = {"AC": 0, "AS": 10}
-"""Slices by which a site's scans are shifted in the paper's registration experiment, in an unknown direction."""
+"""Slices of 1 mm by which a site's scans are shifted in the paper's registration experiment; which way is not told."""
 
 _TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people. The authors skipped Caltech's 15
 _LEFT_OUT = {"A00033264", "A00033493", "A00033547"}
@@ -91,7 +91,8 @@ class Abide(BrainDataSet):
             values=group_labels(self.options.grouping),
             strip=self.options.strip,
             mask=find_first(labels.parent, MASK_FILES),
-            offset=OFFSETS[person[0]],
+            central=self.options.central,
+            offset=OFFSETS[person[0]] if self.options.offset is None else self.options.offset,
         )
 
     def _person(self, path: Path) -> _Person | None:

@@ -12,9 +12,10 @@ import numpy as np
 
 from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet
+from scantune.datasets.central import central_part
 from scantune.datasets.file_entry import FileEntry, relabel, require_folder
 from scantune.datasets.label_grid import place_on_grid
-from scantune.errors import ScanError
+from scantune.errors import InputError, ScanError
 from scantune.scans.case import Case, LabelMap
 from scantune.scans.io import read_labels, read_scan
 
@@ -80,13 +81,21 @@ class BrainEntry(FileEntry):
         strip: What the scan is multiplied by: nothing, a brain mask, or the labelled voxels, as the paper's authors
             did. The labels let the reference decide what the network sees.
         mask: Brain mask, or a scan that is 0 outside the brain. Needed with `strip="mask"` only.
-        offset: Slices by which the scan is shifted along the body's axis against others of the paper's registration
-            experiment.
+        drawn: Label map of experts, with values as in `values`, which is the reference in place of FreeSurfer's.
+        central: Millimetres that are kept along the body's axis. 0 keeps all.
+        offset: By how many mm they lie above the middle of the scan.
     """
 
     strip: Stripping = "none"
     mask: Path | None = None
-    offset: int = 0
+    drawn: Path | None = None
+    central: float = 0.0
+    offset: float = 0.0
+
+    def read(self) -> Case:
+        """Read the scan, or its central part, with its reference."""
+        case = super().read()
+        return central_part(case, self.central, self.offset) if self.central else case
 
     @property
     def stripped(self) -> bool:
@@ -120,11 +129,13 @@ class BrainEntry(FileEntry):
 
     def reference(self, scan: Case) -> LabelMap:
         """Read the grouped labels on the grid of the scan."""
-        return _on_grid(relabel(read_labels(self.labels), self.values), scan)
+        source = self.labels if self.drawn is None else self.drawn
+        return _on_grid(relabel(read_labels(source), self.values), scan)
 
     def required_files(self) -> Sequence[Path]:
         """Return the scan, the labels, and the brain mask if it is used."""
-        return [self.image, self.labels, *([self.mask] if self.mask and self.strip == "mask" else [])]
+        mask = [self.mask] if self.mask and self.strip == "mask" else []
+        return [self.image, self.labels, *mask, *([self.drawn] if self.drawn else [])]
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,16 @@ class StrippingOptions(BrainOptions):
 
     strip: Stripping = "mask"
     """Where everything outside is set to 0: a brain mask, the reference labels as the authors did, or nowhere."""
+    central: float = 0.0
+    """Millimetres to keep along the body's axis, about the middle of the scan, as the paper's registration experiment
+    keeps 40. 0 keeps all."""
+    offset: float | None = None
+    """By how many mm the kept part lies above the middle. By default 10 at Stanford, as in that experiment, which does
+    not say in which direction, and 0 elsewhere."""
+
+    def __post_init__(self) -> None:
+        if self.central < 0:
+            raise InputError(f"The option central must be 0 or more millimetres, got {self.central:g}.")
 
 
 class BrainDataSet(DataSet):

@@ -18,10 +18,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from scantune.config.settings import settings_from_table
 from scantune.datasets.base import DataSet, ScanEntry
 from scantune.datasets.file_entry import FileEntry, index_files, not_found_error, relabel, require_folder
 from scantune.datasets.label_grid import has_no_position, pad_to_grid, place_on_grid
@@ -34,8 +35,16 @@ NAME_PREFIXES = {"RUNMC": "Prostate3T-01-", "BMC": "ProstateDx-01-"}
 
 _STARTS = {"RUNMC": (16, 21), "BMC": (45, 59)}  # first numbers of the people who validate and who test
 _KNOWN = {"RUNMC": range(1, 31), "BMC": range(0)}  # people who must exist, since Boston's numbers have gaps
-_VALUES = {0: 0, 1: 2, 2: 1}
+_VALUES: dict[str, dict[int, int]] = {"zones": {0: 0, 1: 2, 2: 1}, "whole": {0: 0, 1: 1, 2: 1}}
 _NO_DICOM = {".txt", ".csv", ".xml", ".json", ".html", ".pdf", ".nrrd", ".nii", ".gz", ".zip"}
+
+
+@dataclass(frozen=True)
+class NciIsbiOptions:
+    """Options of NCI-ISBI 2013."""
+
+    grouping: Literal["zones", "whole"] = "zones"
+    """The two zones, or the whole gland, so that a network can be trained further at the hospitals of PROMISE12."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +104,8 @@ class NciIsbi(DataSet):
     name = "nci-isbi-2013"
     sites = tuple(NAME_PREFIXES)
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, options: NciIsbiOptions) -> None:
+        self.root, self.options = root, options
         files = sorted(root.rglob("Prostate*-01-*.nrrd"), key=lambda path: (len(path.name), path))
         self._labels = {person: path for path in files if (person := _person(path.stem))}  # corrected ones are longer
         if not self._labels:
@@ -108,14 +117,13 @@ class NciIsbi(DataSet):
     @classmethod
     def open(cls, root: str | Path, **options: Any) -> NciIsbi:
         """Find label maps and people's folders in the folder and all below it."""
-        if options:
-            raise InputError(f"The data set {cls.name} has no options, but got {', '.join(options)}.")
-        return cls(require_folder(root, cls.name))
+        settings = settings_from_table(NciIsbiOptions, options, f"the options of {cls.name}")
+        return cls(require_folder(root, cls.name), settings)
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """Return central gland (with the transition zone) and peripheral zone, scored together as the whole gland."""
-        return {"TZ": 1, "PZ": 2}
+        """Return central gland (with the transition zone) and peripheral zone, or the whole gland as in PROMISE12."""
+        return {"prostate": 1} if self.options.grouping == "whole" else {"TZ": 1, "PZ": 2}
 
     def entries(self) -> list[ScanEntry]:
         """Return the scans of everyone with a label map, and of everyone known to have one."""
@@ -133,7 +141,9 @@ class NciIsbi(DataSet):
         split = "train" if number < validation else "validation" if number < test else "test"
         image = self._folders.get(person, self.root / person)
         labels = self._labels.get(person, next(iter(self._labels.values())).with_name(f"{person}.nrrd"))
-        return SeriesEntry(person, person, site, split, image=image, labels=labels, values=_VALUES)
+        return SeriesEntry(
+            person, person, site, split, image=image, labels=labels, values=_VALUES[self.options.grouping]
+        )
 
 
 def _person(name: str) -> str | None:

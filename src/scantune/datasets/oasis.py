@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scantune.datasets.base import ScanEntry
@@ -25,8 +25,10 @@ from scantune.datasets.freesurfer import (
     files_by_folder,
     find_first,
     group_labels,
+    label_names,
 )
 from scantune.datasets.splits import require_people, split_by_order
+from scantune.errors import InputError
 
 _SCANS = ("orig.mgz", "orig.nii.gz", "orig.nii")
 _TEST = range(15, 25)
@@ -37,6 +39,29 @@ class OasisOptions(StrippingOptions):
     """Options of OASIS."""
 
     grouping: Grouping = "registration"
+    drawn: str = ""
+    """Name of a label map by experts in each session's folder, or in its `mri`, such as `experts.nii.gz`, to take in
+    place of FreeSurfer's labels."""
+    drawn_values: dict[str, list[int]] = field(default_factory=dict)
+    """Its values of each structure of the grouping, such as `{ GM = [1], WM = [2] }`. By default 1, 2, ... in order."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = label_names(self.grouping)
+        if self.drawn_values and (self.drawn_values.keys() != names.keys() or not self.drawn):
+            raise InputError(
+                f"The option drawn_values must give the values of {', '.join(names)} in the label map that the option "
+                f"drawn names, but is {self.drawn_values} and drawn is {self.drawn!r}."
+            )
+
+    @property
+    def reference_values(self) -> dict[int, int]:
+        """Return our label value of each value of the reference."""
+        names = label_names(self.grouping)
+        if not self.drawn:
+            return group_labels(self.grouping)
+        theirs = self.drawn_values or {name: [value] for name, value in names.items()}
+        return {value: names[name] for name, values in theirs.items() for value in values}
 
 
 class Oasis(BrainDataSet):
@@ -72,10 +97,22 @@ class Oasis(BrainDataSet):
             splits[person],
             image=find_first(labels.parent, _SCANS) or labels.with_name(_SCANS[0]),
             labels=labels,
-            values=group_labels(self.options.grouping),
+            values=self.options.reference_values,
             strip=self.options.strip,
             mask=find_first(labels.parent, MASK_FILES),
+            drawn=self._drawn(labels.parent),
+            central=self.options.central,
+            offset=self.options.offset or 0.0,
         )
+
+    def _drawn(self, folder: Path) -> Path | None:
+        """Return the label map by experts of a session, which may lie above `mri`."""
+        name = self.options.drawn
+        if not name:
+            return None
+        found = find_first(folder, [name])
+        above = folder.parent if folder.name == "mri" else folder
+        return found or above / name
 
 
 def _person(session: str) -> str:

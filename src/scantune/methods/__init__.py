@@ -10,6 +10,7 @@ from scantune.methods.base import (
     ModelParts,
     OutputCache,
     Terms,
+    Update,
     measure_batches,
 )
 from scantune.methods.batchnorm import BatchNorm
@@ -59,6 +60,7 @@ __all__ = [
     "OutputCache",
     "Source",
     "Terms",
+    "Update",
     "find_method",
     "measure_batches",
 ]

@@ -51,8 +51,11 @@ class AEOptions(MethodOptions):
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "original": {"learning_rate": 1e-3, "losses": "all", "start": "centred", "instance_norm": True},
-    "architecture": {"learning_rate": 1e-3, "losses": "all"},
+    "original": {
+        **{"learning_rate": 1e-3, "update": "batch", "losses": "all"},
+        **{"start": "centred", "instance_norm": True},
+    },
+    "architecture": {"learning_rate": 1e-3, "update": "batch", "losses": "all"},
     "optimization": {"losses": "all"},
     "loss": {},
 }

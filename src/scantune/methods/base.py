@@ -18,6 +18,7 @@ from scantune.scans.volume import Batch, Volume
 from scantune.tasks import Task
 
 MovingChoice = Literal["normalizer", "norm-affine", "adaptors", "all"]
+Update = Literal["epoch", "batch"]
 
 Parameters = dict[str, nn.Parameter]
 
@@ -163,6 +164,8 @@ class MethodOptions:
     """Which parameters move."""
     learning_rate: float = 1e-4
     """Adam's."""
+    update: Update = "epoch"
+    """With preset `paper`, whether parameters move once an epoch, by its mean gradient, or after each batch."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:

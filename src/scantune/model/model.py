@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from scantune.backends import BACKENDS, Backend, read_backend
+from scantune.config.presets import Preset, PresetNumbers, read_presets
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError, error_message
 from scantune.model.architecture import Architecture, NetworkChoice, is_built_in, is_known, without_memory
@@ -50,6 +51,7 @@ class Model:
         provenance: How the network came to be: command, data, seed, scores.
         helpers: Trained helper networks, by the name of the method that they serve.
         name: Name of the model for messages and manifests.
+        presets: Steps and slices per batch of presets that suit the model's scans.
     """
 
     network: nn.Module
@@ -61,6 +63,7 @@ class Model:
     provenance: dict[str, Any] = field(default_factory=dict)
     helpers: dict[str, Helper] = field(default_factory=dict)
     name: str = "model"
+    presets: dict[Preset, PresetNumbers] = field(default_factory=dict)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class Model:
             "prior": None if self.prior is None else self.prior.record(),
             "helpers": {name: helper.record() for name, helper in self.helpers.items()},
             "provenance": self.provenance,
+            **({"adapt": {name: each.record() for name, each in self.presets.items()}} if self.presets else {}),
         }
 
     @property
@@ -254,6 +258,7 @@ def _assemble(stored: _StoredModel, network: nn.Module) -> Model:
         provenance=dict(record["provenance"]),
         helpers={kind: _helper(kind, entry, tensors) for kind, entry in record.get("helpers", {}).items()},
         name=stored.path.stem,
+        presets=read_presets(record.get("adapt", {}), "adapt in the record"),
     )
 
 
@@ -297,6 +302,7 @@ class RecordLayout:
     prior: JsonTable | None
     provenance: JsonTable
     helpers: dict[str, JsonTable] = field(default_factory=dict)
+    adapt: dict[str, JsonTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,10 @@ class Atlas(Anatomy):
         shares = [weight / sum(part.weights) for part in (self, other) for weight in part.weights]
         return dataclasses.replace(self, templates=self.templates + other.templates, weights=tuple(shares))
 
+    def part(self, templates: slice) -> Atlas:
+        """Return the anatomy of some of the templates."""
+        return dataclasses.replace(self, templates=self.templates[templates], weights=self.weights[templates])
+
     def subject(self, rng: np.random.Generator, view: FieldOfView, state: str = "") -> Subject:  # noqa: ARG002
         """Draw one person and lay the scanner's grid over them."""
         chances = np.asarray(self.weights) / sum(self.weights)

@@ -400,8 +400,19 @@ class SimulatedSource(CaseSource):
     structures: Literal["tissues", "single"] = "tissues"
     """With label maps: half of the subjects are made from them and all are labelled by tissue, or all are made from
     them and every structure of the maps is one of its own."""
+    test_maps: int = 0
+    """The number of label maps, the last ones by name, that test people alone are made from."""
     cache: str = ""
     """A folder in which simulated scans are kept; by default they are simulated each time."""
+
+    def __post_init__(self) -> None:
+        alone = not self.label_maps and (self.structures == "single" or self.test_maps)
+        if alone or self.test_maps < 0:
+            raise InputError(
+                "The settings structures = single and test_maps (0 or more) in [data] are about label maps. Give their "
+                f"folder as label_maps, or leave them out; got label_maps = {self.label_maps!r}, test_maps = "
+                f"{self.test_maps}."
+            )
 
     def names(self) -> dict[str, int]:
         """Return the structures of the cohort, or of the label maps."""
@@ -419,7 +430,7 @@ class SimulatedSource(CaseSource):
             centre,
             split,
             seed=self.seed,
-            anatomy=self._anatomy,
+            anatomy=self._test_anatomy if split == TEST else self._anatomy,
             start=start,
             count=stop,
             slices=self.slices,
@@ -429,7 +440,14 @@ class SimulatedSource(CaseSource):
 
     @cached_property
     def _anatomy(self) -> Anatomy:
-        cohort, anatomy = self.known, self._made()
+        return self._checked(self._made(slice(None, -self.test_maps or None)))
+
+    @cached_property
+    def _test_anatomy(self) -> Anatomy:
+        return self._checked(self._made(slice(-self.test_maps, None))) if self.test_maps else self._anatomy
+
+    def _checked(self, anatomy: Anatomy) -> Anatomy:
+        cohort = self.known
         missing = [name for name in cohort.labels if name not in anatomy.labels]
         if missing and self.structures == "tissues":
             raise InputError(
@@ -438,13 +456,14 @@ class SimulatedSource(CaseSource):
             )
         return anatomy
 
-    def _made(self) -> Anatomy:
+    def _made(self, maps: slice) -> Anatomy:
+        """Return the anatomy, with some of the label maps."""
         cohort = self.known
         if not self.label_maps:
             return cohort.made_from(Atlas.load(self.atlas)) if self.atlas else cohort.anatomy()
         scheme = TISSUE_SCHEME if self.structures == "tissues" else STRUCTURE_SCHEME
         exported = self.label_maps.endswith(".npz")
-        real = Atlas.load(self.label_maps) if exported else label_maps(self.label_maps, scheme)
+        real = (Atlas.load(self.label_maps) if exported else label_maps(self.label_maps, scheme)).part(maps)
         if self.structures == "single":
             return cohort.made_from(real)
         atlas = Atlas.load(self.atlas) if self.atlas else icbm152()
@@ -509,7 +528,8 @@ class SimulatedSource(CaseSource):
 
     def _origin(self) -> dict[str, Any]:
         """Return what all people share: their kind, the simulator's version, and the files they are made from."""
-        record = {name: value for name, value in asdict(self).items() if name not in ("centre", "cache", *SPLITS)}
+        left_out = {"centre", "cache", *SPLITS, *(() if self.test_maps else ("test_maps",))}
+        record = {name: value for name, value in asdict(self).items() if name not in left_out}
         files = {name: _contents(Path(record[name])) for name in ("atlas", "label_maps") if record[name]}
         return record | files | {"simulation": VERSION}
 

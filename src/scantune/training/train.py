@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from scantune.backends import Preprocessing
+from scantune.config.presets import read_presets
 from scantune.errors import InputError
 from scantune.model.model import Model
 from scantune.runtime.devices import find_device
@@ -79,7 +80,9 @@ def train_model(
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
-    return replace(model, network=trained.network.cpu(), provenance=provenance).rounded(PRECISIONS[precision])
+    presets = model.presets | read_presets(plan.recipe.adapt, f"[adapt] of the recipe {plan.recipe.name}")
+    trained_model = replace(model, network=trained.network.cpu(), provenance=provenance, presets=presets)
+    return trained_model.rounded(PRECISIONS[precision])
 
 
 def _new_model(plan: TrainingPlan) -> Model:

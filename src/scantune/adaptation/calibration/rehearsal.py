@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from scantune.adaptation.adapt import PRESETS, source_network
+from scantune.adaptation.adapt import source_network
 from scantune.adaptation.calibration.degradations import SEVERITIES, Degradation, part_of
 from scantune.adaptation.guard.rescue import Rescue, Stage
 from scantune.adaptation.loop import optimise
+from scantune.adaptation.schedules import PRESETS
 from scantune.backends import Preprocessing
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
@@ -71,7 +72,7 @@ class Stand:
         volume, reader = self.prepare(case)
         rescue = Rescue(reader, home, (), before, assess(before, home))
         working = self.method.equip(deepcopy(self.network), volume).requires_grad_(False)
-        schedule, seen = rescue.plan(PRESETS["fast"], self.method, volume, self.steps)
+        schedule, seen = rescue.plan(PRESETS["fast"], volume, self.steps)
         rule = rescue.stop_rule(working, self.method, schedule.steps, at_source=True)
         optimise(working, self.method, seen, schedule, 0, rule=rule)
         return reader, rule.stages

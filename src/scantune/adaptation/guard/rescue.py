@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from scantune.adaptation.guard.base import Action, Decision, Verdict
 from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction
-from scantune.adaptation.solvers import Bounded
+from scantune.adaptation.solvers import Adam, Bounded
 from scantune.methods import ClosedForm, Method
 from scantune.prior.assessment import SELECTING, Assessment, Excesses, HomeReadings, Readings, assess
 from scantune.prior.readings import READ_SLICES, PredictionReader
@@ -172,18 +172,17 @@ class Rescue:
         """Return True if the scan is left alone."""
         return self.before.verdict == "fine"
 
-    def plan(self, schedule: Schedule, method: Method, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
+    def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
 
         Args:
             schedule: That of the preset.
-            method: How to adapt.
             volume: The scan.
             steps: Number of steps, if it was set.
         """
         if self.is_fine:
             return replace(schedule, steps=0), volume
-        if method.steady:
+        if not isinstance(schedule.solver, Adam):
             schedule = replace(schedule, solver=Bounded(), steps=RESCUE_STEPS if steps is None else steps)
         return schedule, volume.thinned(READ_SLICES)
 
