@@ -543,7 +543,14 @@ class TestMethod:
         """With instance norms, A^x is no identity even before it is drawn."""
         scan = toy_scan(133)[0]
         options = VARIANTS["original"]
-        settings = {"method": "ae", "helpers": toy.helpers, "options": options, "steps": 0, "guard": guard}
+        settings = {
+            "method": "ae",
+            "helpers": toy.helpers,
+            "options": options,
+            "steps": 0,
+            "guard": guard,
+            "preset": "paper",
+        }
         result = scantune.adapt(toy.network, scan, **settings)
         with torch.no_grad():
             assert torch.equal(result.network(scan).argmax(1), result.prediction)
