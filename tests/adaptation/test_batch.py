@@ -274,7 +274,7 @@ def test_no_kind_of_file_that_a_run_may_write_is_replaced(adapted, scan, tmp_pat
         assert outcome.status == "done"
         return
     assert outcome.is_bad_input
-    assert f"{by_hand} is there already" in outcome.entry["reason"]
+    assert f"{by_hand} already exists" in outcome.entry["reason"]
     assert by_hand.read_text(encoding="utf-8") == "by hand"
 
 

@@ -48,6 +48,7 @@ def adapt_scans(
     observer: ScanObserver | None = None,
     brain_masks: Mapping[Path, Path] | None = None,
     series: str | None = None,
+    dicom: bool = False,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
@@ -71,6 +72,7 @@ def adapt_scans(
             several files, that of the first one that has a mask.
         series: Number, description (with `*` for any letters) or UID of the DICOM series that is taken of each folder.
             By default a folder must hold a single one.
+        dicom: Whether scans from DICOM files get a segmentation in DICOM, too, which names the patient as they do.
 
     Returns:
         One outcome per scan, in the order given.
@@ -86,7 +88,7 @@ def adapt_scans(
     source = ModelSource(model) if isinstance(model, str | Path) else model
     masks: dict[str, Path] = {}
     settings, observer = settings or AdaptSettings(), observer or ScanObserver()
-    run = ScanRun(source, folder, settings, overwrite, pages, observer, masks, series)
+    run = ScanRun(source, folder, settings, overwrite, pages, observer, masks, series, dicom)
     run.require_usable()
     named = name_scans(paths, run.model.backend.channels)
     masks |= _named_masks(named, brain_masks or {})

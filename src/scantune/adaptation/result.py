@@ -19,6 +19,7 @@ from scantune.backends import Backend, Prepared, PreparedSlices
 from scantune.backends.displacement import native_displacement
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
+from scantune.plots.colours import rgb_colours
 from scantune.runtime.devices import peak_memory_mb_of_process
 from scantune.scans.case import Case
 from scantune.scans.io import write_displacement, write_labels
@@ -148,6 +149,31 @@ class Result:
             moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
             write_displacement(folder / names["deformation"], moved, self.case)
         return self._entry(adapted, source) | {"outputs": names}
+
+    def write_dicom_segmentation(self, path: str | Path) -> None:
+        """Write the segmentation as DICOM-SEG, which names the patient as the scan's DICOM files do.
+
+        Raises:
+            InputError: The scan is not from DICOM files, or these lack what the standard demands.
+        """
+        from scantune.scans.dicom.segmentation import Segment, write_dicom_segmentation
+
+        if self.case is None:
+            raise InputError("Only a scan from DICOM files can have a DICOM segmentation.")
+        colours = rgb_colours(self.labels)
+        segments = [Segment(name, self.labels[name], colour) for name, colour in colours.items()]
+        write_dicom_segmentation(Path(path), self.prediction, self.case, segments)
+
+    def with_dicom_segmentation(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+        """Write `NAME_seg.dcm`, and return the manifest's entry with its file name, or why there is none."""
+        assert self.case is not None
+        name = output_name(self.case.name, "dicom")
+        try:
+            self.write_dicom_segmentation(folder / name)
+        except Exception as error:
+            _log.debug("The DICOM segmentation %s failed", folder / name, exc_info=True)
+            return entry | {"dicom_failure": describe_error(error, f"{folder / name} could not be written")}
+        return entry | {"outputs": {**entry["outputs"], "dicom": name}}
 
     def view(self, entry: dict[str, Any]) -> "CaseView":
         """Return the content of the scan's page, given its entry in the manifest."""

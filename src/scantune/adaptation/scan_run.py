@@ -81,6 +81,7 @@ class ScanRun:
         observer: Follows the progress.
         masks: The brain mask of each scan, by the scan's name; none where scans are taken as they are.
         series: Number, description or UID of the DICOM series in each folder. None for the only one.
+        dicom: Whether scans from DICOM files get a segmentation in DICOM, too.
     """
 
     source: "Model | ModelSource"
@@ -91,6 +92,7 @@ class ScanRun:
     observer: ScanObserver
     masks: Mapping[str, Path] = field(default_factory=dict)
     series: str | None = None
+    dicom: bool = False
 
     @cached_property
     def model(self) -> "Model":
@@ -118,11 +120,14 @@ class ScanRun:
         """Load the model and check everything that would be wrong for every scan alike.
 
         Raises:
-            InputError: There is no such device, or the method does not work with the model.
+            InputError: There is no such device, the method does not work with the model, or a package is missing.
         """
         from scantune.methods import ModelParts
         from scantune.runtime.devices import find_device
+        from scantune.scans.dicom.segmentation import require_highdicom
 
+        if self.dicom:
+            require_highdicom()
         find_device(self.settings.device)
         self.chosen.make_method(ModelParts(self.model.task, self.model.prior, self.model.helpers))
 
@@ -130,7 +135,8 @@ class ScanRun:
         """Return the results in the folder if they are those that this run would produce, else None."""
         entry = self.out.entry(name)
         asked = {"status": "done", **self._asked(name, files)}
-        if self.pages and "page" not in entry.get("outputs", {}):
+        outputs = entry.get("outputs", {})
+        if (self.pages and "page" not in outputs) or (self.dicom and "dicom" not in outputs and _is_dicom(files[0])):
             return None
         if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
             return None
@@ -166,12 +172,13 @@ class ScanRun:
     def _asked(self, name: str, files: ScanFiles) -> ManifestEntry:
         """Return what decides the result: the scan, its brain mask, the model and the settings."""
         mask = self.masks.get(name)
+        series = self.series if any(file.is_dir() for file in files) else None
         each = [{"input": file.name, "input_hash": content_hash(file)} for file in files] if len(files) > 1 else []
         return {
             "input": ", ".join(file.name for file in files),
-            "input_hash": joint_hash(files),
+            "input_hash": joint_hash(files, series),
             **({"channels": each} if each else {}),
-            "series": self.series if any(file.is_dir() for file in files) else None,
+            "series": series,
             "brain_mask": None if mask is None else mask.name,
             "brain_mask_hash": None if mask is None else content_hash(mask),
             "model": self.fingerprint,
@@ -221,6 +228,8 @@ class ScanRun:
         scan = given if plain else replace(read_case(given, self.model.backend.channels, self.series), name=name)
         result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
         entry = result.write_segmentations(self.out.path)
+        if self.dicom:
+            entry = result.with_dicom_segmentation(self.out.path, entry)
         if not self.pages:
             return entry
         # Pages take a while: who is stopped meanwhile finds the segmentations in the manifest.
@@ -238,3 +247,10 @@ class ScanRun:
             "labels": self.model.labels,
             "settings": self.chosen.record,
         }
+
+
+def _is_dicom(path: Path) -> bool:
+    """Return whether a scan seems to be one of DICOM files."""
+    from scantune.scans.dicom.headers import is_dicom
+
+    return path.is_dir() or is_dicom(path)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scantune.plots.colours import structure_colours
+from scantune.plots.colours import rgb_colours
 from scantune.scans.files import write_text
 from scantune.scans.manifest import json_text
 
@@ -85,11 +85,7 @@ def itk_snap_labels(labels: Mapping[str, int]) -> str:
 
 def _coloured(labels: Mapping[str, int]) -> list[tuple[str, int, tuple[int, int, int]]]:
     """Return name, value and colour (red, green, blue) of each structure, by value."""
-    found = []
-    for name, colour in structure_colours(labels).items():
-        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-        found.append((name, labels[name], (red, green, blue)))
-    return found
+    return [(name, labels[name], colour) for name, colour in rgb_colours(labels).items()]
 
 
 def _statistics(scans: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class Adapt:
     no_guard: Flag = False
     """Keep every adaptation. By default scans whose prediction is fine are left alone, and an adaptation is kept only
     if the prediction (or, of a registration, the match with the atlas) gets better."""
+    dicom_seg: Flag = False
+    """Also write NAME_seg.dcm (DICOM-SEG) for scans from DICOM files. It names the patient as they do."""
     no_page: Flag = False
     """Leave out the pages."""
     overwrite: Flag = False
@@ -141,6 +143,7 @@ class Adapt:
                 observer=display,
                 brain_masks=masks,
                 series=self.series,
+                dicom=self.dicom_seg,
             )
         self._show(outcomes)
         return self._exit_code(outcomes)
@@ -178,6 +181,8 @@ class Adapt:
                 say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}")
             for remark in outcome.entry.get("remarks", ()):
                 say(screen, f"{outcome.name}: {remark}")
+            if "dicom_failure" in outcome.entry and self.dicom_seg:
+                say(screen, f"{outcome.name} has no DICOM segmentation: {outcome.entry['dicom_failure']}")
             if "page_failure" in outcome.entry and not self.no_page:
                 say(screen, f"{outcome.name} is done, but has no page: {outcome.entry['page_failure']}")
         if len(failed) < len(outcomes):

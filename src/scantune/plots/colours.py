@@ -14,6 +14,14 @@ KNOWN_STRUCTURES = {"csf": 0, "gm": 1, "wm": 2, "lv": 0, "rv": 1, "myo": 2, "cg"
 """Colours of common structures by their names, so that they look the same in every model."""
 
 
+def rgb_colours(labels: Mapping[str, int]) -> dict[str, tuple[int, int, int]]:
+    """Return red, green and blue, from 0 to 255, of the colour of each structure, by value."""
+    return {
+        name: (int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16))
+        for name, colour in structure_colours(labels).items()
+    }
+
+
 def structure_colours(labels: Mapping[str, int]) -> dict[str, str]:
     """Return the colour of each structure by name; the background has none.
 

@@ -66,11 +66,20 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def joint_hash(files: Sequence[Path]) -> str:
-    """Return a short hash of what all files of a scan hold, in their order; empty if one is unreadable."""
+def joint_hash(files: Sequence[Path], part: str | None = None) -> str:
+    """Return a short hash of what all files of a scan hold, in their order; empty if one is unreadable.
+
+    Args:
+        files: The files, or folders.
+        part: What is taken of them, such as one of several series. None for all.
+    """
     hashes = [content_hash(file) for file in files]
-    if len(hashes) == 1 or not all(hashes):
-        return hashes[0] if len(hashes) == 1 else ""
+    if not all(hashes):
+        return ""
+    if part is not None:
+        hashes.append(part)
+    if len(hashes) == 1:
+        return hashes[0]
     return hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
 
 

@@ -20,6 +20,7 @@ OUTPUT_ENDINGS = {
     "segmentation": "seg.nii.gz",
     "source": "source_seg.nii.gz",
     "deformation": "deformation.nii.gz",
+    "dicom": "seg.dcm",
     "page": "page.html",
 }
 """Files that a run may write for a scan: the key in the manifest, and the end of the file name."""
