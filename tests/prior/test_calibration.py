@@ -99,10 +99,10 @@ def test_partial_coverage_and_crops_are_remarked():
     shown = Coverage.of([(torch.zeros(slices, 1, 8, 8), mask) for slices, mask in zip((20, 24), masks, strict=True)])
     assert shown.slices == (20, 24)
     assert shown.inside == (0.75, 1.0)
-    assert shown.remarks(20, masks[1]) == shown.remarks(10, None) == []
-    assert "has 9 slices, source scans have 20 to 24" in shown.remarks(9, None)[0]
+    assert shown.warnings(20, masks[1]) == shown.warnings(10, None) == []
+    assert "has 9 slices, source scans have 20 to 24" in shown.warnings(9, None)[0]
     masks[0][..., 2:] = True
-    assert "fills 25% of the network's field of view, source scans at least 75%" in shown.remarks(30, masks[0])[0]
+    assert "fills 25% of the network's field of view, source scans at least 75%" in shown.warnings(30, masks[0])[0]
 
 
 def test_oddness_is_the_largest_deviation_of_any_structure():

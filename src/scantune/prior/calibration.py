@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scantune.errors import InputError
 from scantune.prior.assessment import HomeReadings
+from scantune.prior.coverage import Coverage
 from scantune.tasks import Segmentation, Task, main_output
 
 TYPICAL_QUANTILE = 0.9
@@ -73,43 +74,6 @@ class EnergyLevels:
         spread = max(math.sqrt(squares / freedom) if freedom else 0.0, MIN_LOG_SPREAD)
         above = (0.0, NormalDist().inv_cdf(TYPICAL_QUANTILE) * spread, FAR_OUT_DEVIATIONS * spread)
         return cls(*(math.exp(min(middle + distance, _LARGEST)) for distance in above))
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How much of a body source scans show; partial coverage or a crop looks like a scanner shift but is none.
-
-    Args:
-        slices: Fewest and most slices.
-        inside: Smallest and largest share of the network's field that is image, not padding.
-    """
-
-    slices: tuple[float, float]
-    inside: tuple[float, float]
-
-    @classmethod
-    def of(cls, scans: Sequence[tuple[Tensor, Tensor | None]]) -> Self:
-        """Measure the coverage of volumes `(slices, channels, *spatial)` with their padding."""
-        slices = [float(len(volume)) for volume, _ in scans]
-        shares = [image_share(mask) for _, mask in scans]
-        return cls((min(slices), max(slices)), (min(shares), max(shares)))
-
-    def remarks(self, slices: int, padding: Tensor | None) -> list[str]:
-        """Return sentences about a scan that shows much less than source scans do."""
-        found = []
-        if slices < 0.5 * self.slices[0]:
-            few, many = (f"{number:.0f}" for number in self.slices)
-            theirs = few if few == many else f"{few} to {many}"
-            found.append(
-                f"The scan has {slices} slices, source scans have {theirs}: partial coverage looks like a shift."
-            )
-        share = image_share(padding)
-        if share < 0.5 * self.inside[0]:
-            found.append(
-                f"The scan fills {share:.0%} of the network's field of view, source scans at least "
-                f"{self.inside[0]:.0%}: a crop looks like a shift."
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -186,7 +150,7 @@ class Calibration:
         stored = {"typical": torch.tensor([levels.typical]), "shares": self.shares, "spread": self.spread}
         stored["levels"] = torch.tensor([levels.middle, levels.typical, levels.far])
         if self.coverage is not None:
-            stored["coverage"] = torch.tensor([*self.coverage.slices, *self.coverage.inside])
+            stored |= self.coverage.tensors()
         for name, energies in (("held-out", self.held_out), ("training", self.training)):
             stored |= {f"{name}/{group}": values.float() for group, values in energies.items()}
         if self.home is not None:
@@ -200,10 +164,7 @@ class Calibration:
         levels = EnergyLevels(typical, typical, math.inf)
         if "levels" in tensors:
             levels = EnergyLevels(*map(float, tensors["levels"]))
-        coverage = None
-        if "coverage" in tensors:
-            few, many, small, large = map(float, tensors["coverage"])
-            coverage = Coverage((few, many), (small, large))
+        coverage = Coverage.from_tensors(tensors)
         known = [
             {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
             for name in ("held-out/", "training/")
@@ -222,7 +183,7 @@ class Calibration:
             InputError: It is not.
         """
         energies = [*self.held_out.values(), *self.training.values()]
-        seen = [] if self.coverage is None else [*self.coverage.slices, *self.coverage.inside]
+        seen = [] if self.coverage is None else self.coverage.numbers
         finite = all(bool(torch.isfinite(values).all()) for values in (self.shares, self.spread, *energies))
         alike = self.shares.shape == self.spread.shape and all(values.ndim == 1 for values in (self.shares, *energies))
         if not (
@@ -238,11 +199,6 @@ def family_energies(energies: Energies, family: str) -> list[float]:
     """Return each subject's energy of a family, the mean over its groups."""
     groups = [values.tolist() for key, values in energies.items() if key.startswith(f"{family}/")]
     return [fmean(each) for each in zip(*groups, strict=True)]
-
-
-def image_share(padding: Tensor | None) -> float:
-    """Return the share of the network's field of view that is image, not padding."""
-    return 1.0 if padding is None else 1 - float(padding.float().mean())
 
 
 def structure_counts(labels: Tensor, structures: int) -> Tensor:

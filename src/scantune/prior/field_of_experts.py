@@ -13,7 +13,8 @@ from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import Affine
-from scantune.prior.calibration import Calibration, Coverage, predicted_proportions
+from scantune.prior.calibration import Calibration, predicted_proportions
+from scantune.prior.coverage import Coverage, Shown
 from scantune.prior.fit import FitSettings, fit_experts, windows_of
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
 from scantune.prior.readings import HomeScan, read_home
@@ -126,6 +127,13 @@ class FieldOfExperts:
         if task.judged_by == "stability":
             known = replace(known, home=read_home(network, scans, task, shares.shape[1]))
         return replace(self, calibration=known)
+
+    def with_shown(self, scans: Sequence[Shown]) -> Self:
+        """Return a copy whose calibration knows what source scans show."""
+        if self.calibration is None or self.calibration.coverage is None:
+            return self
+        coverage = self.calibration.coverage.with_shown(scans)
+        return replace(self, calibration=replace(self.calibration, coverage=coverage))
 
     def _energies_of(self, network: nn.Module, scans: Iterable[tuple[Tensor, Tensor | None]]) -> dict[str, Tensor]:
         """Return energies of scans, `family/layer` -> `(scans,)`; without enough patches a scan has no PCA energy."""

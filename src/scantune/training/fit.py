@@ -12,6 +12,7 @@ from scantune.backends import Prepared
 from scantune.config.settings import PriorSettings
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
+from scantune.prior.coverage import Shown
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import density_template
 from scantune.prior.readings import READ_SLICES, HomeScan
@@ -80,8 +81,12 @@ def fit_prior(
         density_template(chosen.density).summary()  # refuses a density without summary before the work, not after it
     where = find_device(device)
     network = deepcopy(model.network).to(where)
-    training = [model.backend.windows(case).to(where) for case in cases]
-    new = [HomeScan(model.backend.windows(case).to(where), model.backend.voxel_ml(case)) for case in held_out]
+    shown: list[Shown] = []
+    training = [model.backend.windows(_noted(case, model, shown)).to(where) for case in cases]
+    new = [
+        HomeScan(model.backend.windows(_noted(case, model, shown)).to(where), model.backend.voxel_ml(case))
+        for case in held_out
+    ]
     with _counted(network, _slices(training, new, chosen), on_progress):
         prior = FieldOfExperts.fit(
             network,
@@ -95,10 +100,16 @@ def fit_prior(
         )
         if new:
             seen = [(volume.images, volume.padding) for volume in training]
-            prior = prior.calibrated(network, new, seen, model.task)
+            prior = prior.calibrated(network, new, seen, model.task).with_shown(shown)
     # The cases are windows already.
     prior = replace(prior, window=model.backend.window).to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
+
+
+def _noted(case: Prepared, model: Model, shown: list[Shown]) -> Prepared:
+    """Return a case, and note what it shows."""
+    shown.append(Shown.of(case.volume, case.padding, model.backend.voxel_ml(case)))
+    return case
 
 
 def _slices(training: Sequence[Volume], held_out: Sequence[HomeScan], settings: PriorSettings) -> int:

@@ -418,6 +418,11 @@ class SimulatedSource(CaseSource):
         """Return the structures of the cohort, or of the label maps."""
         return self.known.labels_of(self._anatomy if self.structures == "single" else None)
 
+    def stripped(self) -> bool:
+        """Return whether all subjects are stripped to the brain."""
+        anatomy = self._anatomy
+        return isinstance(anatomy, Atlas) and all(one.variation.stripping is not None for one in anatomy.templates)
+
     def cases(self, split: Split, device: torch.device) -> Iterator[Case]:
         """Simulate the subjects of a split."""
         return self.people(self.centre or self.known.source, split, device, stop=getattr(self, split))
