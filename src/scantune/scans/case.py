@@ -78,6 +78,7 @@ class Case(ImageGrid):
         split: Part of the data set that the scan belongs to.
         header: Grid of the NIfTI file that the scan was read from. None for scans from elsewhere.
         remarks: Sentences on what was repaired when the scan was read.
+        warnings: Sentences on what looks wrong about its grid.
         others: Intensities `(x, y, z)` of further channels on the same grid.
         files: The files that the scan was read from, in the order of the channels.
         dicom: Its DICOM files: one for each slice along the third axis, or one with all of them.
@@ -92,6 +93,7 @@ class Case(ImageGrid):
     split: str = ""
     header: GridHeader | None = None
     remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     others: tuple[NDArray[np.float32], ...] = ()
     files: tuple[Path, ...] = ()
     dicom: tuple[Path, ...] = ()

@@ -22,6 +22,7 @@ from scantune.scans.channels import channel_siblings, name_of_files
 from scantune.scans.data_files import data_files
 from scantune.scans.dicom.headers import is_dicom
 from scantune.scans.dicom.reading import DicomVolume, read_dicom
+from scantune.scans.grid_warnings import grid_warnings
 from scantune.scans.itk import ItkImage, read_itk, read_itk_header
 from scantune.scans.metaimage import require_axes, require_intact
 from scantune.scans.names import scan_name
@@ -109,7 +110,7 @@ def case_from_voxels(name: str, content: FileContent, where: str) -> Case:
             f"{where} must hold a picture, but every voxel is {image.flat[0]:g}. "
             "Check that it is the right file, or export the scan again."
         )
-    return Case(name, image, affine, header=header, remarks=remarks)
+    return Case(name, image, affine, header=header, remarks=remarks, warnings=grid_warnings(content))
 
 
 def _repaired(image: NDArray[np.float32], broken: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -190,6 +191,7 @@ def joined_channels(cases: Sequence[Case]) -> Case:
         first,
         others=tuple(other.image for other in others),
         remarks=tuple(dict.fromkeys(remark for case in cases for remark in case.remarks)),
+        warnings=tuple(dict.fromkeys(warning for case in cases for warning in case.warnings)),
     )
 
 

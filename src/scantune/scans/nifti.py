@@ -40,6 +40,16 @@ class GridHeader:
     shape: tuple[int, ...]
     fields: Mapping[str, Any]
 
+    def grid(self) -> Any:
+        """Return a header of nibabel with these fields."""
+        import nibabel
+
+        kind = nibabel.Nifti1Header if self.version == 1 else nibabel.Nifti2Header
+        header = kind()
+        for name, value in self.fields.items():
+            header[name] = value
+        return header
+
 
 FileContent: TypeAlias = tuple[NDArray[Any], NDArray[np.float64], GridHeader | None]
 """Values `(x, y, z)` in the file's own type and axis order, with slope and intercept applied; the affine from voxels to
@@ -222,9 +232,7 @@ def _on_file_grid(array: NDArray[Any], affine: NDArray[np.float64], header: Grid
     if header is None or shape_3d(header.shape) != array.shape:
         return None
     kind = nibabel.Nifti1Image if header.version == 1 else nibabel.Nifti2Image
-    grid = kind.header_class()
-    for name, value in header.fields.items():
-        grid[name] = value
+    grid = header.grid()
     grid.set_data_shape(header.shape)
     grid.set_data_dtype(array.dtype)
     if not np.allclose(affine_in_mm(grid), affine, rtol=1e-7, atol=1e-7):
