@@ -59,7 +59,7 @@ SKIPPED = ("bench/jobs", "bench/running", "bench/report/pages")
 
 WORDING = {
     *("decision", "action", "reason", "verdict", "note", "notes", "refused"),
-    *("remarks", "reading_before", "reading_after", "readings_before"),
+    *("warnings", "remarks", "reading_before", "reading_after", "readings_before"),
     *("words", "picture"),  # of text files and images, by their readers
 }
 """Keys under which texts and pictures may differ; numbers under them may not."""

@@ -150,21 +150,22 @@ class TestCommand:
         assert "b_mask.nii.gz must hold a picture, but every voxel is 0" in entries["b"]["reason"]
 
 
-class TestRemark:
-    def remarks(self, model, image, tmp_path, **how):
+class TestWarning:
+    def warnings(self, model, image, tmp_path, **how):
         scan = write(tmp_path / "a.nii.gz", image)
-        return scantune.adapt(model, scan, method="source", **how).facts["remarks"]
+        return scantune.adapt(model, scan, method="source", **how).facts["warnings"]
 
-    def test_a_head_is_remarked_upon_where_the_model_knows_brains_alone(self, model, tmp_path, capsys):
+    def test_a_head_is_warned_about_where_the_model_knows_brains_alone(self, model, tmp_path, capsys):
         knows = replace(model, provenance={"stripped": True})
-        assert self.remarks(knows, head(), tmp_path) == [
-            "The model was trained on scans that are 0 outside the brain, but 0% of this one is. Give a brain mask."
+        assert self.warnings(knows, head(), tmp_path) == [
+            "The model was trained on scans that are 0 outside the brain, but 0% of this one is. "
+            "Give a brain mask (--brain-mask)."
         ]
-        assert self.remarks(knows, head() * BRAIN, tmp_path) == self.remarks(model, head(), tmp_path) == []
-        assert self.remarks(knows, head(), tmp_path, brain_mask=BRAIN) == []
+        assert self.warnings(knows, head() * BRAIN, tmp_path) == self.warnings(model, head(), tmp_path) == []
+        assert self.warnings(knows, head(), tmp_path, brain_mask=BRAIN) == []
         knows.save(tmp_path / "m.safetensors")
         TestCommand().run(knows, tmp_path / "out", str(tmp_path / "a.nii.gz"))
-        assert "a: The model was trained on scans that are 0 outside" in capsys.readouterr().out
+        assert "a: warning: The model was trained on scans that are 0 outside" in capsys.readouterr().out
 
     @pytest.mark.parametrize("stripped", [True, False])
     def test_a_model_knows_whether_its_scans_were_stripped(self, tmp_path, stripped):

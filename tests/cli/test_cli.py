@@ -308,7 +308,7 @@ def outcome(decision="adapted", status="done", **entry):
 
 
 BAD, CRASHED = outcome("failed", "failed"), outcome("failed", "failed", traceback=["oops"])
-BACK = outcome("unsolved")
+BACK, WARNED = outcome("unsolved"), outcome("left alone", warnings=["The segmentation is empty."])
 
 
 @pytest.mark.parametrize(
@@ -318,6 +318,8 @@ BACK = outcome("unsolved")
         ([outcome(), BACK], False, 0),
         ([outcome(), BACK], True, 3),
         ([outcome("unsolved", "already done")], True, 3),
+        ([outcome(), WARNED], False, 0),
+        ([outcome(), WARNED], True, 3),
         ([outcome(), BAD], False, 3),
         ([BAD, BAD], False, 2),
         ([BAD, CRASHED], False, 3),

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.rescue import Rescue
-from scantune.adaptation.input import AnyScanFiles, BrainMask, ScanInput, skull_remarks, volume_of
+from scantune.adaptation.input import AnyScanFiles, BrainMask, ScanInput, volume_of
 from scantune.adaptation.loop import OnStep, objective_at, optimise
 from scantune.adaptation.prediction import Prediction, predict
 from scantune.adaptation.result import Result
 from scantune.adaptation.scan_guard import ScanGuard, Unguarded, guard_scan
+from scantune.adaptation.scan_warnings import scan_warnings
 from scantune.adaptation.schedules import schedule_of
 from scantune.adaptation.settings import AdaptSettings, Stop
 from scantune.config.presets import Preset
@@ -131,9 +132,8 @@ def adapt(
     else:
         adapted = source
     set_memory_layout(adapted, "channels first")
-    remarks = [] if case is None else list(case.remarks)
-    if case is not None and given.stripped_by is None:
-        remarks += skull_remarks(_require_model(network), case)
+    warnings = scan_warnings(network, given, prior, before, after, str(decision.assessment.get("verdict", "")))
+    decision = decision.cautioned(warnings)
     facts = {
         "method": runner.name,
         "options": asdict(runner.options),
@@ -146,7 +146,8 @@ def adapt(
         **_prior_facts(prior, before, after),
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
-        "remarks": [*remarks, *_coverage_remarks(prior, volume)],
+        "warnings": warnings,
+        "remarks": [] if case is None else list(case.remarks),
         **({} if given.stripped_by is None else {"brain_mask": given.stripped_by}),
         "guard": decision.numbers,
     }
@@ -223,12 +224,6 @@ def _prior_facts(prior: FieldOfExperts | None, before: Prediction, after: Predic
         "reading_after": known.reading(after.energy),
         "readings_before": known.readings(before.energies),
     }
-
-
-def _coverage_remarks(prior: FieldOfExperts | None, volume: Volume) -> list[str]:
-    """Return the remarks of a calibrated prior on the extent of the scan."""
-    known = None if prior is None or prior.calibration is None else prior.calibration.coverage
-    return [] if known is None else known.remarks(len(volume.images), volume.padding)
 
 
 def source_network(

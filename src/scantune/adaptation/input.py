@@ -26,9 +26,6 @@ BrainMask = str | Path | Case | NDArray[Any]
 AnyScanFiles = str | Path | Sequence[str | Path]
 """The file of a scan, or one file per channel."""
 
-LEAST_ZERO = 0.2
-"""Share of zeros below which a scan shows more than the brain. Half of the smallest box around a brain is empty."""
-
 
 @dataclass(frozen=True)
 class ScanInput:
@@ -158,17 +155,6 @@ def case_of(
     """Return a scan, set to 0 outside its brain mask, and the name of the mask."""
     case = read_case(scan, channels)
     return (case, None) if brain_mask is None else _stripped(case, brain_mask)
-
-
-def skull_remarks(model: Model, case: Case) -> list[str]:
-    """Return a remark on a scan with a skull, if the model was trained on scans without one."""
-    zero = float((case.image == 0).mean())
-    if not model.provenance.get("stripped") or zero >= LEAST_ZERO:
-        return []
-    return [
-        f"The model was trained on scans that are 0 outside the brain, but {zero:.0%} of this one is. "
-        "Give a brain mask."
-    ]
 
 
 def _stripped(case: Case, brain_mask: BrainMask) -> tuple[Case, str]:

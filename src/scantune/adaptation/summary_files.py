@@ -89,10 +89,11 @@ def _coloured(labels: Mapping[str, int]) -> list[tuple[str, int, tuple[int, int,
 
 
 def _statistics(scans: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return decision, verdict and volumes of each scan."""
+    """Return decision, verdict, warnings and volumes of each scan."""
     return {
         name: {
             **{key: entry.get(key) for key in ("decision", "verdict", "expected")},
+            "warnings": entry.get("warnings", []),
             "structures": {
                 structure: {"volume_ml": volume, "source_volume_ml": entry.get("source_volumes_ml", {}).get(structure)}
                 for structure, volume in entry["volumes_ml"].items()

@@ -101,7 +101,7 @@ class Adapt:
     overwrite: Flag = False
     """Adapt again to scans that are done, and replace files that scantune did not make."""
     strict: Flag = False
-    """Exit with code 3 when a scan is unsolved, as when one failed."""
+    """Exit with code 3 when a scan is unsolved or has a warning, as when one failed."""
     quiet: Flag = False
     """Print errors alone."""
     verbose: Flag = False
@@ -177,10 +177,7 @@ class Adapt:
         screen = console(quiet=self.quiet)
         screen.print(outcome_table(outcomes))
         for outcome in outcomes:
-            if outcome.entry["decision"] == "unsolved":
-                say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}")
-            for remark in outcome.entry.get("remarks", ()):
-                say(screen, f"{outcome.name}: {remark}")
+            _show_notes(screen, outcome)
             if "dicom_failure" in outcome.entry and self.dicom_seg:
                 say(screen, f"{outcome.name} has no DICOM segmentation: {outcome.entry['dicom_failure']}")
             if "page_failure" in outcome.entry and not self.no_page:
@@ -204,9 +201,19 @@ class Adapt:
     def _exit_code(self, outcomes: Sequence[Outcome]) -> int:
         if all(outcome.is_bad_input for outcome in outcomes):
             return BAD_INPUT
-        unsolved = any(outcome.entry["decision"] == "unsolved" for outcome in outcomes)
+        suspect = any(outcome.entry["decision"] == "unsolved" or outcome.entry.get("warnings") for outcome in outcomes)
         failed = any(outcome.status == "failed" for outcome in outcomes)
-        return SOME_FAILED if failed or (self.strict and unsolved) else 0
+        return SOME_FAILED if failed or (self.strict and suspect) else 0
+
+
+def _show_notes(screen: Console, outcome: Outcome) -> None:
+    """Print why a scan is unsolved, what looks wrong about it, and what was repaired."""
+    if outcome.entry["decision"] == "unsolved":
+        say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}")
+    for warning in outcome.entry.get("warnings", ()):
+        say(screen, f"{outcome.name}: warning: {warning}", style="yellow")
+    for remark in outcome.entry.get("remarks", ()):
+        say(screen, f"{outcome.name}: {remark}")
 
 
 STYLES = {"adapted": "green", "left alone": "cyan", "unsolved": "yellow", "failed": "red"}

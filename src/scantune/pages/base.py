@@ -88,6 +88,7 @@ class CaseView:
             self.entry.get("energy_before"),
             self.entry.get("energy_after"),
             self.entry.get("seconds"),
+            self.entry.get("warnings") or (),
         )
 
 
@@ -108,6 +109,7 @@ class IndexRow:
         energy_before: Energy in nats.
         energy_after: Energy in nats.
         seconds: Duration of the adaptation.
+        warnings: What looks wrong about the scan or its prediction.
     """
 
     page: str
@@ -122,6 +124,7 @@ class IndexRow:
     energy_before: float | None = None
     energy_after: float | None = None
     seconds: float | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def dice_change(self) -> float | None:

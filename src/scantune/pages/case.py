@@ -68,6 +68,7 @@ def _heading(view: CaseView) -> dict[str, Any]:
         "decision": decision,
         "adapted_kept": bool(entry.get("adapted_kept")),
         "decision_sentence": decision_sentence(decision, str(entry.get("reason", ""))),
+        "warnings": entry.get("warnings") or (),
         "remarks": entry.get("remarks") or (),
         "measures": list(_measures(view)),
         "method": entry.get("method", UNKNOWN),

@@ -76,6 +76,7 @@ def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> 
             energy_before=entry.get("energy_before"),
             energy_after=entry.get("energy_after"),
             seconds=entry.get("seconds"),
+            warnings=entry.get("warnings") or (),
         )
         for name, entry in scans.items()
     ]

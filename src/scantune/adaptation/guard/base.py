@@ -1,14 +1,17 @@
 """Contract of the guards that judge an adaptation without labels, and their decision."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 Action = Literal["adapted", "unsolved", "left alone"]
 
 Verdict = Literal["accepted", "refused", "strayed"]
 """Verdict on a step: the best so far; not the best; not the best, and the run should end."""
+
+
+CAUTION = "The segmentation looks as good as at home, but the scan has warnings: look at it before you use it."
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class Decision:
     def keeps_adapted(self) -> bool:
         """Return True if the adapted prediction is handed out."""
         return self.action == "adapted" if self.stage_kept is None else self.stage_kept
+
+    def cautioned(self, warnings: Sequence[str]) -> "Decision":
+        """Return the decision on a scan with warnings, whose prediction is doubtful at best."""
+        fine = [name for name in ("verdict", "verdict_before") if self.assessment.get(name) == "fine"]
+        if not warnings or "verdict" not in fine:
+            return self
+        lowered = dict.fromkeys(fine, "doubtful")
+        return replace(self, reason=CAUTION, assessment={**self.assessment, **lowered})
 
 
 class Reading(Protocol):
