@@ -7,7 +7,9 @@ from fuzz.base import Kind
 KINDS = {
     "nifti": "fuzz.nifti:Nifti",
     "nrrd-mhd": "fuzz.itk:Itk",
+    "detached": "fuzz.detached:Detached",
     "dicom": "fuzz.dicom:Dicom",
+    "dicom-seg": "fuzz.dicom_seg:DicomSegmentation",
     "model": "fuzz.model:ModelFile",
     "cli": "fuzz.commandline:CommandLine",
 }

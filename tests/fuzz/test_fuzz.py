@@ -17,7 +17,7 @@ from fuzz.worker import try_one
 from fuzz import campaign
 from scantune.errors import InputError
 
-COUNTS = {"nifti": 250, "nrrd-mhd": 100, "dicom": 40, "model": 80, "cli": 60}
+COUNTS = {"nifti": 250, "nrrd-mhd": 100, "detached": 60, "dicom": 40, "dicom-seg": 30, "model": 80, "cli": 60}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -296,6 +296,44 @@ def test_a_packed_metaimage_that_does_not_tell_its_size_is_not_guessed(tmp_path,
     assert "CompressedDataSize" in refusal(read_scan, path)
 
 
+LISTED = "ObjectType = Image\nNDims = 3\nDimSize = 4 3 2\nElementType = MET_SHORT\nElementDataFile = "
+
+
+@pytest.fixture
+def listed(tmp_path, rng):
+    """Voxels in a file for each slice, and what writes a header that lists them."""
+    voxels = rng.integers(1, 100, (4, 3, 2)).astype(np.int16)
+    for number in range(2):
+        (tmp_path / f"{number}.raw").write_bytes(voxels[:, :, number].tobytes(order="F"))
+
+    def write(entry):
+        (tmp_path / "a.mhd").write_text(LISTED + entry)
+        return tmp_path / "a.mhd"
+
+    return voxels, write
+
+
+@pytest.mark.parametrize("entry", ["LIST\n0.raw\n1.raw\n", "%d.raw 0 1 1\n"])
+def test_a_metaimage_may_list_its_slices(listed, entry):
+    voxels, write = listed
+    np.testing.assert_array_equal(read_scan(write(entry)).image, voxels)
+
+
+@pytest.mark.parametrize("entry", ["LIST\n", "LIST\n0.raw\n", "%d.raw 1 0 -1\n", "%d.raw 0 0 1\n"])
+def test_a_list_that_lacks_slices_is_not_filled_up_with_what_lies_in_memory(listed, entry):
+    _, write = listed
+    words = refusal(read_scan, write(entry))
+    assert "lists data files" in words or "cannot be read" in words
+
+
+@pytest.mark.parametrize("entry", ["CompressedData\n False", "CompressedData = maybe", "CompressedData ="])
+def test_an_unclear_word_on_compression_is_not_guessed(tmp_path, entry):
+    header = LISTED.replace("DimSize", f"{entry}\nDimSize")
+    (tmp_path / "a.mha").write_bytes((header + "LOCAL\n").encode() + bytes(range(48)))
+    words = refusal(read_scan, tmp_path / "a.mha")
+    assert "whether its voxels are compressed" in words or "cannot be read" in words
+
+
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
 def test_packed_metaimages_of_both_byte_orders_are_read(tmp_path, rng, dtype):
     voxels = rng.integers(1, 100, (4, 3, 2)).astype(dtype)

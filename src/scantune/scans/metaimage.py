@@ -1,7 +1,8 @@
 """Checks of MetaImage files, since SimpleITK's reader checks neither the number of axes nor compressed voxels.
 
 With more than ten axes the reader writes beyond its memory: it crashes, or runs for minutes. From damaged compressed
-voxels it returns those before the damage, and for the others whatever lies in memory.
+voxels it returns those before the damage, and for the others whatever lies in memory; so it does for slices that a list
+of data files lacks.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from scantune.errors import ScanError
+from scantune.scans.data_files import data_files
 
 _ENDINGS = (".mha", ".mhd")  # by which SimpleITK knows the format
 _ENTRY = re.compile(rb"^[^\S\n]*(\w+)\s*[=:][^\S\n]*([^\r\n]*)", re.MULTILINE)
 _DATA_FILE, _SAME_FILE = b"ElementDataFile", b"LOCAL"
+_COMPRESSED = re.compile(rb"CompressedData(?!Size)")
+_LIST = re.compile(rb"^LIST\b|%", re.IGNORECASE)
 _MAX_AXES = 10
 _CHUNK = 2**20  # bytes of a header, and of voxels that are decompressed at once
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
@@ -43,7 +47,7 @@ def require_axes(path: Path) -> None:
 
 
 def require_intact(path: Path, voxels: NDArray[Any]) -> None:
-    """Check that SimpleITK read the voxels of a file as they are, if it is a compressed MetaImage.
+    """Check that SimpleITK read the voxels of a file as they are, if it is a compressed or listed MetaImage.
 
     Args:
         path: The file.
@@ -53,18 +57,54 @@ def require_intact(path: Path, voxels: NDArray[Any]) -> None:
         ScanError: The voxels are damaged, or SimpleITK read others.
     """
     header = _header(path)
-    if not any(value[:1] in (b"T", b"t", b"1") for value in _values(header, b"CompressedData")):
-        return
+    compressed = _is_compressed(path, header)
+    if any(_LIST.search(value) for value in _values(header, _DATA_FILE)):
+        _require_listed(path, voxels)
+    elif compressed:
+        _require_unpacked(path, header, voxels)
+
+
+def _require_listed(path: Path, voxels: NDArray[Any]) -> None:
+    """Check that the files of a list hold the voxels, one after another."""
+    if b"".join(file.read_bytes() for file in data_files(path)) not in _either_order(voxels):
+        raise ScanError(
+            f"The header {path} lists data files, which must hold all voxels slice by slice and nothing else, but they "
+            "do not. Copy all of them beside the header, or export the scan as one file."
+        )
+
+
+def _either_order(voxels: NDArray[Any]) -> tuple[bytes, bytes]:
+    """Return the bytes of voxels, little and big end first."""
+    return voxels.tobytes(), voxels.byteswap().tobytes()
+
+
+def _require_unpacked(path: Path, header: bytes, voxels: NDArray[Any]) -> None:
+    """Check that the voxels of a compressed file are those that SimpleITK read."""
     try:
         with _open_voxels(path, header) as stream:
             unpacked = b"".join(_decompress(stream))[: voxels.nbytes]
     except (zlib.error, EOFError, OSError, ValueError):
         unpacked = b""
-    if unpacked not in (voxels.tobytes(), voxels.byteswap().tobytes()):
+    if unpacked not in _either_order(voxels):
         raise ScanError(
             f"{path} has compressed voxels that are damaged or cut short, or its header does not give their size "
             "(CompressedDataSize). Copy it, or export the scan, again."
         )
+
+
+def _is_compressed(path: Path, header: bytes) -> bool:
+    """Return whether the voxels are compressed.
+
+    Raises:
+        ScanError: The header gives no clear answer. SimpleITK may then take any bytes for compressed ones.
+    """
+    answers = [value[:1].lower() for value in _values(header, b"CompressedData")]
+    if len(answers) < len(_COMPRESSED.findall(header)) or not set(answers) <= {b"t", b"1", b"f", b"0"}:
+        raise ScanError(
+            f"{path} must say whether its voxels are compressed (CompressedData = True or False), but its header is "
+            "damaged there. Repair the header, or export the scan again."
+        )
+    return bool({b"t", b"1"} & set(answers))
 
 
 def _header(path: Path) -> bytes:
