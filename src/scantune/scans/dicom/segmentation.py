@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scantune import __version__
 from scantune.errors import InputError
 from scantune.scans.case import Case
 from scantune.scans.dicom.codes import Code, structure_codes
@@ -143,7 +143,7 @@ def _segmentation(sources: list[Any], frames: NDArray[np.uint8], segments: Seque
         instance_number=1,
         manufacturer="scantune",
         manufacturer_model_name="scantune",
-        software_versions=__version__,
+        software_versions=version("scantune"),
         device_serial_number="1",
         content_label="SCANTUNE",
         content_description="Automatic segmentation, for research only",
@@ -165,7 +165,7 @@ def _description(number: int, segment: Segment) -> Any:
         algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name="scantune",
-            version=__version__,
+            version=version("scantune"),
             family=codes.cid7162.ArtificialIntelligence,
         ),
         display_color=highdicom.color.CIELabColor.from_rgb(*segment.colour),
