@@ -106,11 +106,11 @@ def test_windows_are_those_of_the_inferer(backend, scan):
 
 
 def test_many_windows_are_thinned_to_a_bounded_number(backend, scan, monkeypatch):
-    monkeypatch.setattr("scantune.backends.bundle.MOST_VOXELS", 16**3)
+    monkeypatch.setattr("scantune.backends.tiling.MOST_VOXELS", 16**3)
     all_of_them = [torch.tensor([0, 2, 5, 7])]
     prepared = backend.prepare(scan)
     few = backend.windows(prepared)
-    monkeypatch.setattr("scantune.backends.bundle.MOST_VOXELS", 2**24)
+    monkeypatch.setattr("scantune.backends.tiling.MOST_VOXELS", 2**24)
     assert torch.equal(few.images, backend.windows(prepared).images[all_of_them[0]])
 
 

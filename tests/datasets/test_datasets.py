@@ -484,6 +484,29 @@ def test_nnunet_folders_of_both_versions(tmp_path, about):
         DATASETS["nnunet"].open(root, channel="DWI")
 
 
+def test_nnunet_scans_are_read_with_several_channels(tmp_path):
+    root = nnunet(tmp_path, V2)
+    entry = DATASETS["nnunet"].open(root, channel=["ADC", 0]).entries()[0]
+    paths = [root / "imagesTr" / f"case_1_000{number}.nii.gz" for number in (1, 0)]
+    assert list(entry.files())[:2] == paths
+    entry.check()
+    case = entry.read()
+    assert case.files == tuple(paths)
+    for channel, path in zip(case.channels, paths, strict=True):
+        np.testing.assert_array_equal(channel, read_scan(path).image)
+    image(paths[1], shape=(6, 5, 3))
+    with pytest.raises(ScanError, match="case_1_0000 must lie on the grid of case_1_0001"):
+        entry.check()
+
+
+def test_scans_that_a_network_was_not_trained_on_can_be_named(tmp_path):
+    root = nnunet(tmp_path, V2)
+    splits = {one.name: one.split for one in DATASETS["nnunet"].open(root, held_out=["case_1"]).entries()}
+    assert splits == {"case_1": "validation", "case_2": "train", "case_9": "test"}
+    named, usual = (DATASETS["nnunet"].open(root, **more) for more in ({"held_out": ["no such case"]}, {}))
+    assert told(named) == told(usual)
+
+
 def test_nnunet_frames_of_a_patient_stay_together(tmp_path):
     root = nnunet(tmp_path, V2, cases=("p1_frame01", "p1_frame12", "p2_frame01", "p2_frame09"), test=(), channels=1)
     found = DATASETS["nnunet"].open(root, person=r"p\d+", validation=0.5)
@@ -554,6 +577,16 @@ def test_a_task_of_the_decathlon_with_two_contrasts(task):
         np.testing.assert_array_equal(case.image, both[..., number])
         assert case.spacing == (0.5, 0.5, 3.0)
         assert case.reference.shape == (6, 5, 4)
+
+
+def test_a_task_of_the_decathlon_is_read_with_several_channels(task):
+    volumes = np.asarray(nibabel.load(task / "imagesTr" / "prostate_01.nii.gz").dataobj)
+    entry = DATASETS["decathlon"].open(task, channel=[1, "T2"]).entries()[1]
+    entry.check()
+    case = entry.read()
+    for channel, number in zip(case.channels, (1, 0), strict=True):
+        np.testing.assert_array_equal(channel, volumes[..., number])
+    assert case.files == ()
 
 
 def test_a_task_without_lists_is_told(task):

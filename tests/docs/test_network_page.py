@@ -15,6 +15,7 @@ from scantune.model.architecture import Architecture
 from scantune.networks.monai_networks import MONAI_NETWORKS
 from tests.docs.test_readme import blocks, desk  # noqa: F401
 from tests.toy_bundle import toy_volume, write_bundle, write_data, write_volume
+from tests.toy_nnunet import write_raw, write_results, write_scan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "network.md").read_text(encoding="utf-8")
 
@@ -57,6 +58,22 @@ def test_a_monai_bundle(tmp_path, monkeypatch):
     (block,) = code("python", title)
     exec(compile(block, "network.md", "exec"), names)
     found = np.asarray(nibabel.load("out/scan_seg.nii.gz").dataobj)
+    assert np.array_equal(names["result"].prediction, found)
+
+
+def test_an_nnunet_folder(tmp_path, monkeypatch):
+    pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: pip install 'scantune[nnunet]'")
+    monkeypatch.chdir(tmp_path)
+    title = "An nnU-Net folder"
+    root = write_results(tmp_path / "results", iterations=40)
+    root.rename(tmp_path / root.name)
+    write_raw(tmp_path / "nnUNet_raw" / "Dataset501_Balls", count=3)
+    write_scan(tmp_path, "case", toy_volume(7)[0])
+    run_commands(title)
+    names = {"scantune": scantune}
+    (block,) = code("python", title)
+    exec(compile(block, "network.md", "exec"), names)
+    found = np.asarray(nibabel.load("out/case_0000_seg.nii.gz").dataobj)
     assert np.array_equal(names["result"].prediction, found)
 
 

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -113,3 +115,9 @@ class Backend(ABC, Generic[PreparedT]):
     @abstractmethod
     def record(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
+
+
+def plain_copy(network: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode and in the usual memory layout; in another one, sums are rounded otherwise."""
+    copy = deepcopy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return copy.eval()  # type: ignore[no-any-return]

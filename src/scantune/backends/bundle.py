@@ -4,16 +4,11 @@ Everything numerical is the bundle's and MONAI's code, so that a prediction with
 own workflow.
 """
 
-import logging
 import math
-import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scantune.backends.base import Backend, Prepared, ReadOutput
+from scantune.backends.base import Backend, Prepared, ReadOutput, plain_copy
+from scantune.backends.quiet import quiet
+from scantune.backends.scan_files import files_of
+from scantune.backends.tiling import bounded_number
 from scantune.errors import ScanError, error_message
 from scantune.scans.case import Case
 from scantune.scans.volume import Volume
-
-LEAST_WINDOWS, MOST_VOXELS = 4, 2**24
-"""Least number of windows that statistics and steps see, and the voxels that more of them may have together."""
-
-NIFTI = (".nii", ".nii.gz")
 
 PRED = "pred"
 """MONAI's name of a prediction in what postprocessing takes."""
@@ -93,9 +86,7 @@ class Bundle(Backend[BundleScan]):
         Raises:
             ScanError: The bundle cannot read or prepare it.
         """
-        whole = len(case.files) == self.images and all(str(file).endswith(NIFTI) for file in case.files)
-        with nullcontext("") if whole else tempfile.TemporaryDirectory() as folder:
-            files = [str(file) for file in case.files] if whole else _written(case, Path(folder))
+        with files_of(case) as files:
             try:
                 with torch.no_grad(), quiet():
                     data = self.preprocessing({self.key: files[0] if self.images == 1 else files})
@@ -140,7 +131,7 @@ class Bundle(Backend[BundleScan]):
     def windows(self, prepared: BundleScan) -> Volume:
         """Return windows as the inferer gives them to the network: all, or a bounded number at equal distances."""
         first = self._shown(prepared.volume[:, :1], {0})
-        number = min(first.count, max(LEAST_WINDOWS, MOST_VOXELS // first.windows[0].numel()))
+        number = min(first.count, bounded_number(first.windows[0].shape[1:]))
         chosen = set(torch.linspace(0, first.count - 1, number).round().long().tolist())
         images = torch.stack(self._shown(prepared.volume, chosen).windows)
         inside = torch.ones_like(prepared.volume[:, :1])
@@ -168,8 +159,7 @@ class Bundle(Backend[BundleScan]):
             prepared: The scan.
             read: Is not used, since the bundle's postprocessing takes raw outputs.
         """
-        # In another memory layout, sums are rounded in another way.
-        plain = deepcopy(network).to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+        plain = plain_copy(network)
         device = next(plain.parameters()).device
         with torch.no_grad(), torch.autocast("cuda", enabled=self.amp and device.type == "cuda"):
             output = self.inferer(prepared.volume.to(device), plain)
@@ -248,18 +238,6 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {error_message(error)}"
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep warnings of MONAI and of a bundle's code, which its users know, from the terminal."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logging.disable(before)
-
-
 class _WindowRecorder(nn.Module):
     """Stands for a network: counts the windows that it is given, and keeps some.
 
@@ -278,14 +256,3 @@ class _WindowRecorder(nn.Module):
                 self.windows.append(image.clone())
             self.count += 1
         return torch.zeros_like(images[:, :1])
-
-
-def _written(case: Case, folder: Path) -> list[str]:
-    """Write the channels of a scan to files, and return their names."""
-    import nibabel
-
-    files = []
-    for number, image in enumerate(case.channels):
-        files.append(str(folder / f"{number:04d}.nii"))
-        nibabel.save(nibabel.Nifti1Image(image, case.affine), files[-1])
-    return files

@@ -27,7 +27,15 @@ SAMPLED_WINDOWS = 8
 SEED = 0
 """Seed of the choice of windows."""
 
+LEAST_WINDOWS, MOST_VOXELS = 4, 2**24
+"""Least number of windows of a bounded number, and the voxels that more of them may have together."""
+
 Place = tuple[slice, ...]
+
+
+def bounded_number(window: Sequence[int]) -> int:
+    """Return how many windows of any size are looked at: more, the smaller they are."""
+    return max(LEAST_WINDOWS, MOST_VOXELS // math.prod(window))
 
 
 @dataclass(frozen=True)

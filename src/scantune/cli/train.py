@@ -156,7 +156,9 @@ class Fit:
         if self.out is None:
             model.require_storable()
         given = _given({"atlas": self.atlas, "label_maps": self.label_maps, "root": self.root})
-        plan = TrainingPlan.of_data(self.data, model.labels, given, network)
+        plan = TrainingPlan.of_data(
+            self.data, model.labels, given, network, model.backend.channels, model.provenance.get("held_out", ())
+        )
         checkpoint = self.model.with_name(f".{self.model.name}.{self.method}.run")
         if self.method == "foe":
             model = self._prior(model, plan, settings)

@@ -17,8 +17,8 @@ from scantune.scans.names import scan_name
 class Decathlon(DescribedDataSet):
     """Task of the decathlon: dataset.json with the lists `training` and `test`.
 
-    Its test scans have no references. If `modality` names several contrasts, images are 4D and `channel` selects one of
-    their volumes.
+    Its test scans have no references. If `modality` names several contrasts, images are 4D and `channel` selects
+    volumes of them.
     """
 
     name: ClassVar[str] = "decathlon"
@@ -44,6 +44,7 @@ class Decathlon(DescribedDataSet):
             )
         image = self._path(files["image"])
         name = scan_name(image)
+        first, *others = self.chosen_channels()
         return LayeredEntry(
             name,
             find_subject(name, self.options.person),
@@ -51,7 +52,8 @@ class Decathlon(DescribedDataSet):
             split,
             image=image,
             layers=(LabelLayer(self._path(files["label"])),) if files.get("label") else (),
-            frame=self.channel() if len(self.channels) > 1 else None,
+            frame=first if len(self.channels) > 1 else None,
+            others=tuple((image, number) for number in others),
             allowed=self.allowed,
         )
 

@@ -29,6 +29,8 @@ class GenericOptions:
     """Share of the people put aside for validation, if the data set itself has no splits."""
     test: float = 0.0
     """Share of the people put aside for testing, if the data set itself has no splits."""
+    held_out: tuple[str, ...] = ()
+    """Names of the scans that are put aside for validation, in place of a share."""
     seed: int = 0
     """Seed of the choice of people who are put aside. 0 takes them at regular intervals in order of name."""
     person: str = ""
@@ -114,6 +116,9 @@ class GenericDataSet(DataSet):
         """Return all scans by name, each with a split."""
         options = self.options
         found = [replace(entry, groups=options.grouped) for entry in sort_by_name(self.find_entries(), self.root)]
+        if any(entry.name in options.held_out for entry in found):
+            sides = {entry.name: "validation" if entry.name in options.held_out else "train" for entry in found}
+            found = [replace(entry, split=entry.split or sides[entry.name]) for entry in found]
         return [*assign_splits(found, options.validation, options.test, options.seed)]
 
     def require_layout(self) -> None:

@@ -14,7 +14,7 @@ from scantune.datasets.file_entry import relabel
 from scantune.errors import InputError
 from scantune.scans.case import Case, LabelMap, grid_shift, require_same_grid
 from scantune.scans.header import read_grid
-from scantune.scans.io import read_labels, read_scan
+from scantune.scans.io import joined_channels, read_labels, read_scan
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class LayeredEntry(ScanEntry):
     """Scan whose image and labels are files.
 
     Attributes:
-        image: File of the image.
+        image: File of the image; of a scan of several channels, that of the first.
         layers: Its labels, of which later ones cover earlier ones wherever they are not 0. Empty without a reference.
         frame: Number of the volume in a 4D image. None for 3D images.
+        others: Files of further channels, with the numbers of their volumes.
         allowed: Labels that a label map may hold. None for every whole number from 0.
         groups: Our label of each label of a label map, with all others as background. None keeps labels as they are.
         brain_mask: File that is above 0 in the brain. The image is set to 0 outside.
@@ -46,13 +47,14 @@ class LayeredEntry(ScanEntry):
     image: Path
     layers: tuple[LabelLayer, ...] = ()
     frame: int | None = None
+    others: tuple[tuple[Path, int | None], ...] = ()
     allowed: frozenset[int] | None = None
     groups: Mapping[int, int] | None = None
     brain_mask: Path | None = None
 
     def read(self) -> Case:
         """Read the scan with its reference."""
-        case = read_scan(self.image, self.frame)
+        case = joined_channels([read_scan(*place) for place in self._channels()])
         if self.brain_mask is not None:
             case = case.stripped(read_scan(self.brain_mask))
         maps = [self._labels(layer) for layer in self.layers]
@@ -76,19 +78,23 @@ class LayeredEntry(ScanEntry):
         return self.brain_mask is not None
 
     def files(self) -> Sequence[Path]:
-        """Return the image, then the labels and the mask."""
-        return [self.image, *self._on_grid()]
+        """Return the images, then the labels and the mask."""
+        return [*dict.fromkeys(path for path, _ in self._channels()), *self._on_grid()]
 
     def check(self) -> None:
         """Check by their headers that all files can be opened and lie on one grid."""
         grid = read_grid(self.image, self.frame)
-        for path in self._on_grid():
-            require_same_grid(read_grid(path), grid)
+        for path, frame in (*self.others, *((path, None) for path in self._on_grid())):
+            require_same_grid(read_grid(path, frame), grid)
 
     def header_shift(self) -> float:
         """Return the largest shift between the headers of the image and of its labels and mask."""
         grid = read_grid(self.image, self.frame)
         return max((grid_shift(read_grid(path), grid) for path in self._on_grid()), default=0.0)
+
+    def _channels(self) -> list[tuple[Path, int | None]]:
+        """Return the file of each channel, with the number of its volume."""
+        return [(self.image, self.frame), *self.others]
 
     def _on_grid(self) -> list[Path]:
         """Return the files that must lie on the image's grid."""

@@ -19,10 +19,11 @@ DATASET_JSON = "dataset.json"
 
 @dataclass(frozen=True)
 class ChannelOptions(GenericOptions):
-    """Contrast to take."""
+    """Contrast to take, or contrasts."""
 
-    channel: str | int = 0
-    """The contrast if a scan has several: its number from 0, or its name in dataset.json."""
+    channel: str | int | tuple[str | int, ...] = 0
+    """The contrast if a scan has several: its number from 0, or its name in dataset.json; or a list of them, for a
+    network of several channels."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class DescribedDataSet(GenericDataSet):
     def require_layout(self) -> None:
         """Read dataset.json."""
         object.__setattr__(self, "about", read_description(self.root))
-        self.channel()
+        self.chosen_channels()
 
     @property
     def labels(self) -> dict[str, int]:
@@ -50,13 +51,17 @@ class DescribedDataSet(GenericDataSet):
         table = self.about.get("channel_names") or self.about.get("modality") or {}
         return {int(number): str(name) for number, name in table.items() if str(number).isdecimal()}
 
-    def channel(self) -> int:
-        """Return the number of the contrast to take.
+    def chosen_channels(self) -> list[int]:
+        """Return the numbers of the contrasts to take.
 
         Raises:
             InputError: No contrast has this name or number.
         """
-        asked, known = self.options.channel, self.channels
+        asked = self.options.channel
+        return [self._number(one) for one in (asked if isinstance(asked, tuple) else (asked,))]
+
+    def _number(self, asked: str | int) -> int:
+        known = self.channels
         number = asked if isinstance(asked, int) else next((n for n, name in known.items() if name == asked), None)
         if number is None or (known and number not in known):
             available = ", ".join(f"{n} ({name})" for n, name in known.items()) or "none by name"
@@ -89,7 +94,7 @@ class NnUnet(DescribedDataSet):
         listed = self.about.get("dataset")
         if isinstance(listed, dict):
             return [
-                self._entry(case, self._listed_image(case, it), self.root / it["label"]) for case, it in listed.items()
+                self._entry(case, self._listed_images(case, it), self.root / it["label"]) for case, it in listed.items()
             ]
         return [*self._cases("Tr", ""), *self._cases("Ts", "test")]
 
@@ -103,24 +108,26 @@ class NnUnet(DescribedDataSet):
         return [
             self._entry(
                 case,
-                images / f"{case}_{self.channel():04d}{ending}",
+                [images / f"{case}_{number:04d}{ending}" for number in self.chosen_channels()],
                 labels / f"{case}{ending}" if labels.is_dir() else None,
                 split,
             )
             for case in sorted(cases)
         ]
 
-    def _listed_image(self, case: str, entry: Any) -> Path:
+    def _listed_images(self, case: str, entry: Any) -> list[Path]:
         try:
-            return self.root / str(entry["images"][self.channel()])
+            return [self.root / str(entry["images"][number]) for number in self.chosen_channels()]
         except (LookupError, TypeError) as error:
             raise InputError(
-                f"{self.root / DATASET_JSON} names no image of channel {self.channel()} of {case}."
+                f"{self.root / DATASET_JSON} names no image of channel {self.options.channel} of {case}."
             ) from error
 
-    def _entry(self, case: str, image: Path, labels: Path | None, split: str = "") -> LayeredEntry:
+    def _entry(self, case: str, images: list[Path], labels: Path | None, split: str = "") -> LayeredEntry:
         person, layers = find_subject(case, self.options.person), (LabelLayer(labels),) if labels else ()
-        return LayeredEntry(case, person, "", split, image=image, layers=layers, allowed=self.allowed)
+        first, *others = images
+        further = tuple((image, None) for image in others)
+        return LayeredEntry(case, person, "", split, image=first, others=further, layers=layers, allowed=self.allowed)
 
 
 def read_description(root: Path) -> dict[str, Any]:

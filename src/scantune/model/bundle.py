@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scantune.backends.bundle import PRED, Bundle, quiet
+from scantune.backends.bundle import PRED, Bundle
+from scantune.backends.quiet import quiet
 from scantune.errors import InputError, error_message
 from scantune.model.folders import BUNDLE_CONFIGS, require_trust
 from scantune.model.model import Model

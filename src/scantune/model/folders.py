@@ -40,8 +40,22 @@ def _holds_bundle(path: Path) -> bool:
     return any((path / name).is_file() for name in BUNDLE_CONFIGS)
 
 
+NNUNET_CHECKPOINT = "checkpoint_final.pth"
+"""Name of the checkpoint of a fold that nnU-Net predicts with."""
+
+
+def _holds_nnunet(path: Path) -> bool:
+    """Return whether a folder is one of nnU-Net's results, or one of their folds."""
+    if (path / NNUNET_CHECKPOINT).is_file():
+        return (path.parent / "plans.json").is_file()
+    return (path / "plans.json").is_file() and any(path.glob(f"fold_*/{NNUNET_CHECKPOINT}"))
+
+
 FOLDERS: tuple[FolderKind, ...] = (
     FolderKind("a MONAI bundle", "configs/inference.json or yaml", _holds_bundle, "scantune.model.bundle"),
+    FolderKind(
+        "an nnU-Net folder", f"plans.json and fold_0/{NNUNET_CHECKPOINT}", _holds_nnunet, "scantune.model.nnunet"
+    ),
 )
 """Kinds of folders. The first one that a folder is of counts."""
 

@@ -80,7 +80,7 @@ class Case(ImageGrid):
         remarks: Sentences on what was repaired when the scan was read.
         warnings: Sentences on what looks wrong about its grid.
         others: Intensities `(x, y, z)` of further channels on the same grid.
-        files: The files that the scan was read from, in the order of the channels.
+        files: The files that the scan was read from, in the order of the channels. Empty if they hold something else.
         dicom: Its DICOM files: one for each slice along the third axis, or one with all of them.
     """
 

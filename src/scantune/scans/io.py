@@ -74,7 +74,9 @@ def read_scan(path: AnyPath, frame: int | None = None, series: str | None = None
     content = read_voxels(path, frame) if volume is None else _from_itk(path, volume.image)
     require_sound(path, content[1])
     case = case_from_voxels(scan_name(path), content, str(path))
-    return dataclasses.replace(case, files=(path,), dicom=() if volume is None else volume.files)
+    return dataclasses.replace(
+        case, files=(path,) if frame is None else (), dicom=() if volume is None else volume.files
+    )
 
 
 def case_from_voxels(name: str, content: FileContent, where: str) -> Case:
@@ -192,6 +194,7 @@ def joined_channels(cases: Sequence[Case]) -> Case:
         others=tuple(other.image for other in others),
         remarks=tuple(dict.fromkeys(remark for case in cases for remark in case.remarks)),
         warnings=tuple(dict.fromkeys(warning for case in cases for warning in case.warnings)),
+        files=tuple(file for case in cases for file in case.files),
     )
 
 

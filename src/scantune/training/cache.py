@@ -173,7 +173,10 @@ def _read_or_made(job: _Job) -> PreparedSlices | ScanError:
 
 def _made(entry: ScanEntry, backend: Backend[PreparedT]) -> PreparedT | ScanError:
     try:
-        return backend.prepare(entry.read())
+        case = entry.read()
+        if len(case.channels) != backend.channels:
+            raise ScanError(f"It has {len(case.channels)} channels, but the model takes {backend.channels}.")
+        return backend.prepare(case)
     except ScanError as error:
         return ScanError(str(error))  # without its cause, which other processes may not be able to send
 

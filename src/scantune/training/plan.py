@@ -1,6 +1,6 @@
 """The plan of a training: a recipe whose tables have been read and checked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -100,12 +100,16 @@ class TrainingPlan:
         labels: Mapping[str, int],
         overrides: Mapping[str, Any] | None = None,
         network: Mapping[str, Any] | None = None,
+        channels: int = 1,
+        held_out: Sequence[str] = (),
     ) -> "TrainingPlan":
         """Read the plan of a recipe, or of a folder of labelled scans whose layout is known by its content.
 
         Args:
             data: A recipe or a folder.
             labels: The structures in a folder, by name: those of the model.
+            channels: Number of channels of the model.
+            held_out: Names of the scans in a folder that the model was not trained on, if they are known.
             overrides: Entries that replace those of the table [data].
             network: What the user named as the network, in place of the table [network].
         """
@@ -113,7 +117,11 @@ class TrainingPlan:
         if not path.is_dir():
             return cls.read(read_recipe(data), overrides, network)
         structures = {name: value for name, value in labels.items() if value}
-        table = {"dataset": find_layout(path), "root": str(path), "structures": structures}
+        table: dict[str, Any] = {"dataset": find_layout(path), "root": str(path), "structures": structures}
+        if channels > 1:
+            table["channel"] = list(range(channels))
+        if held_out:
+            table["held_out"] = list(held_out)
         return cls.read(Recipe(path.name, data=table), overrides, network)
 
     @classmethod
