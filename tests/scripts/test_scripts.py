@@ -244,3 +244,28 @@ def test_one_voxel_of_a_record_is_enough(tmp_path, capsys):
         nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / name / "simulate" / "a.nii.gz")
     assert baseline.main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 1
     assert "simulate/a.nii.gz > voxels: 1 of 8 elements differ, by 2 at most" in capsys.readouterr().out
+
+
+def test_tables_of_readme_and_claims_are_those_of_the_rows():
+    tables = script("readme_tables")
+    for name in tables.PAGES:
+        page = (SCRIPTS.parent / name).read_text(encoding="utf-8")
+        assert tables.with_tables(page) == page, f"run scripts/readme_tables.py: {name} differs from its rows"
+        assert "<!-- table " in page
+    stale = "Before.\n\n<!-- table means -->\n\n| 9 |\n\n<!-- end -->\n\nAfter."
+    made = tables.with_tables(stale)
+    assert made == stale.replace("| 9 |", tables.means_table())
+
+
+def test_means_of_the_readme_are_those_of_tier_1():
+    """A second opinion: the page of tier 1 is made by the report."""
+    report = (SCRIPTS.parent / "results" / "tier1.md").read_text(encoding="utf-8")
+    table = script("readme_tables").means_table().splitlines()
+    assert len(table) == 17
+    assert all(line in report.splitlines() for line in table)
+
+
+def test_a_drop_within_a_factor_of_two():
+    within = script("readme_tables").within_factor_two
+    assert [within(0.2, here) for here in (0.09, 0.1, 0.4, 0.41)] == [False, True, True, False]
+    assert not within(-0.04, 0.0)

@@ -1,0 +1,233 @@
+"""Write the tables of README.md and docs/claims.md from the rows in results/, between their markers.
+
+    python scripts/readme_tables.py            # writes
+    python scripts/readme_tables.py --check    # exits with 1 if a table differs from its rows
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; `TABLES` says what makes it.
+"""
+
+import argparse
+import csv
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+HOME = Path(__file__).parents[1]
+RESULTS = HOME / "results"
+PAGES = ("README.md", "docs/claims.md")
+
+Centre = tuple[str, str]
+
+SCORES = {"prostate": "whole", "cardiac": "mean", "spine": "GM", "brain": "mean", "wmh": "mean", "registration": "mean"}
+"""Structure that is scored, by cohort."""
+
+CENTRES: tuple[Centre, ...] = (
+    *(("prostate", site) for site in ("UCL", "HK", "BIDMC", "BMC", "USZ")),
+    *(("cardiac", site) for site in ("UHE", "HVHD")),
+    *(("spine", site) for site in ("USZ", "VU", "UCL")),
+    ("brain", "AC"),
+    ("wmh", "NUHS"),
+)
+"""The twelve test centres, in the order of the paper's Table 2."""
+
+TRAINED_AT = {"prostate": "RUNMC", "cardiac": "CSF", "spine": "PM", "brain": "HCP", "wmh": "UMC"}
+
+PAPER = {
+    "baseline": (0.50, 0.68, 0.29, 0.28, 0.67, 0.86, 0.38, 0.61, 0.82, 0.79, 0.69, 0.00),
+    "strong baseline": (0.77, 0.82, 0.62, 0.77, 0.76, 0.85, 0.80, 0.67, 0.84, 0.88, 0.76, 0.37),
+    "entropy": (0.77, 0.81, 0.68, 0.77, 0.80, 0.85, 0.80, 0.67, 0.84, 0.88, 0.81, 0.36),
+    "dae": (0.84, 0.84, 0.75, 0.81, 0.82, 0.87, 0.81, 0.69, 0.80, 0.80, 0.82, 0.37),
+    "ae": (0.78, 0.83, 0.51, 0.79, 0.79, 0.86, 0.80, 0.69, 0.84, 0.88, 0.78, 0.24),
+    "foe-cnn": (0.78, 0.77, 0.64, 0.76, 0.76, 0.86, 0.82, 0.68, 0.85, 0.89, 0.79, 0.24),
+    "foe-cnn-pca": (0.79, 0.81, 0.73, 0.75, 0.78, 0.85, 0.82, 0.68, 0.83, 0.88, 0.79, 0.42),
+    "supervised": (0.80, 0.85, 0.82, 0.83, 0.84, 0.88, 0.83, 0.78, 0.85, 0.90, 0.88, 0.77),
+}
+"""The paper's Table 2, by method and centre."""
+
+PAPER_AT_HOME = {"prostate": 0.86, "cardiac": 0.82, "spine": 0.88, "brain": 0.87, "wmh": 0.71}
+"""The paper's baseline at the training centres."""
+
+PAPER_REGISTRATION = {
+    "baseline": (0.847, 0.751, 0.864),
+    "strong baseline": (0.843, 0.786, 0.873),
+    "ae": (None, 0.795, 0.868),
+    "foe-cnn-pca": (None, 0.795, 0.870),
+    "supervised": (None, 0.821, 0.883),
+}
+"""The paper's table of registration, at HCP, AS and OASIS."""
+
+METHODS = ("baseline", "strong baseline", "entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
+GUARDED = tuple(f"{name}, guarded" for name in METHODS[2:])
+CHANGED = 0.005
+"""Change of a centre's mean that counts as better or worse."""
+
+
+@cache
+def people(cohort: str) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the Dice of each person by method and site, averaged over their scans."""
+    scans: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with (RESULTS / f"tier1-{cohort}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["structure"] == SCORES[cohort]:
+                scans[row["method"], row["site"]][row["subject"]].append(float(row["dice"]))
+    return {key: {subject: fmean(found) for subject, found in each.items()} for key, each in scans.items()}
+
+
+def ours(method: str, centre: Centre) -> float:
+    """Return the mean Dice of a method over the people of a centre."""
+    cohort, site = centre
+    return fmean(people(cohort)[method, site].values())
+
+
+def changes(method: str, centres: Iterable[Centre] = CENTRES) -> list[float]:
+    """Return the changes of a method against the strong baseline, by centre."""
+    return [ours(method, centre) - ours("strong baseline", centre) for centre in centres]
+
+
+def count_changes(found: Sequence[float]) -> tuple[int, int, float]:
+    """Return how many are better, how many worse, and the lowest."""
+    return sum(c > CHANGED for c in found), sum(c < -CHANGED for c in found), min(found)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lay out a table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def means_table() -> str:
+    """Lay out every method's means over the twelve centres."""
+    strong, taught = (fmean(ours(name, centre) for centre in CENTRES) for name in ("strong baseline", "supervised"))
+    rows = []
+    for name in (*METHODS, *GUARDED, "supervised"):
+        found = changes(name)
+        better, worse, lowest = count_changes(found)
+        mean = strong + fmean(found)
+        share = f"{(mean - strong) / (taught - strong):.0%}".replace("%", " %")
+        rows.append((name, f"{mean:.3f}", share, str(better), str(worse), f"{lowest:+.3f}"))
+    return markdown(
+        ("method", "Dice", "of the way to supervised", "centres better", "centres worse", "lowest change"), rows
+    )
+
+
+def oasis_table() -> str:
+    """Lay out the bundled model on real scans of OASIS."""
+    with (RESULTS / "oasis.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    scans = len({row["subject"] for row in found})
+    rows = []
+    for structure in ("GM", "WM", "CSF"):
+        before, after = (
+            [float(row[name]) for row in found if row["structure"] == structure] for name in ("source", "adapted")
+        )
+        moved = [b - a for a, b in zip(before, after, strict=True)]
+        mean = [f"{fmean(values):.3f}" for values in (before, after)]
+        rows.append((structure, *mean, f"{min(before):.3f}", f"{min(moved):+.3f}", f"{max(moved):+.3f}"))
+    return markdown((f"{scans} real scans", "source", "adapted", "lowest source", "worst change", "best change"), rows)
+
+
+def centres_table() -> str:
+    """Lay out the paper's Table 2 beside ours."""
+    head = ("method", "", *(f"{cohort} {site}" for cohort, site in CENTRES), "mean")
+    rows: list[tuple[str, ...]] = []
+    for name, theirs in PAPER.items():
+        rows.append((name, "paper", *(f"{score:.2f}" for score in theirs), f"{fmean(theirs):.3f}"))
+        mine = [ours(name, centre) for centre in CENTRES]
+        rows.append(("", "here", *(f"{score:.2f}" for score in mine), f"{fmean(mine):.3f}"))
+    return markdown(head, rows)
+
+
+def drops() -> list[tuple[Centre, float, float]]:
+    """Return by how much the baseline falls from home to each centre, in the paper and here."""
+    found = []
+    for centre, score in zip(CENTRES, PAPER["baseline"], strict=True):
+        cohort, _ = centre
+        here = ours("baseline", (cohort, TRAINED_AT[cohort])) - ours("baseline", centre)
+        found.append((centre, PAPER_AT_HOME[cohort] - score, here))
+    return found
+
+
+def within_factor_two(theirs: float, here: float) -> bool:
+    """Return True if a drop is at least half of the paper's, and at most twice as large."""
+    return theirs > 0 and theirs / 2 <= here <= 2 * theirs
+
+
+def drops_table() -> str:
+    """Lay out the drop of the plain baseline."""
+    rows = [
+        (f"{cohort} {site}", f"{theirs:.2f}", f"{here:.2f}", "yes" if within_factor_two(theirs, here) else "no")
+        for (cohort, site), theirs, here in drops()
+    ]
+    reached = sum(within_factor_two(theirs, here) for _, theirs, here in drops())
+    rows.append(("centres within a factor of two", "", "", f"{reached} of {len(rows)}"))
+    return markdown(("centre", "paper", "here", "within a factor of two"), rows)
+
+
+def registration_table() -> str:
+    """Lay out registration beside the paper's."""
+    sites, known = ("HCP", "AS", "OASIS"), people("registration")
+    rows = []
+    for name, theirs in PAPER_REGISTRATION.items():
+        mine = [known.get((name, site)) for site in sites]
+        shown = [f"{fmean(scores.values()):.3f}" if scores else "-" for scores in mine]
+        rows.append((name, "paper", *("-" if score is None else f"{score:.3f}" for score in theirs)))
+        rows.append(("", "here", *shown))
+    return markdown(("method", "", *sites), rows)
+
+
+def lesions_table() -> str:
+    """Lay out the change of each person with lesions at NUHS."""
+    known = people("wmh")
+    rows = []
+    for name in ("entropy", "dae", "foe-cnn", "foe-cnn-pca", "foe-cnn-pca, guarded"):
+        strong = known["strong baseline", "NUHS"]
+        moved = sorted((score - strong[who] for who, score in known[name, "NUHS"].items()), reverse=True)
+        numbers = (fmean(moved), moved[0], fmean(moved[1:]), moved[-1])
+        rows.append((name, *(f"{number:+.3f}" for number in numbers)))
+    return markdown(("method", "mean", "best scan", "mean of the others", "worst scan"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "means": means_table,
+    "oasis": oasis_table,
+    "centres": centres_table,
+    "drops": drops_table,
+    "registration": registration_table,
+    "lesions": lesions_table,
+}
+"""What makes each table, by name."""
+
+_MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+
+
+def with_tables(page: str) -> str:
+    """Return the text of a page with every marked table made from its rows."""
+    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def main(check: bool) -> int:
+    """Write the pages, or name those that differ from their rows."""
+    stale = 0
+    for name in PAGES:
+        path = HOME / name
+        before = path.read_text(encoding="utf-8")
+        after = with_tables(before)
+        if after == before:
+            continue
+        stale = 1
+        if check:
+            print(f"A table in {name} differs from its rows. Run python scripts/readme_tables.py.", file=sys.stderr)
+        else:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote {name}")
+    return stale if check else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare")
+    sys.exit(main(parser.parse_args().check))
