@@ -4,8 +4,8 @@
     python scripts/fast_schedules.py run MODELS/prostate-strong-0.safetensors --out results/fast-schedules.csv
     python scripts/fast_schedules.py table results/fast-schedules.csv > results/fast-schedules.md
 
-The budget: four learning rates, 1, 3, 10 and 30 times the paper's, each to 48 steps of Adam with exact gradients, with the
-Dice noted after 12, 24 and 48; for the methods whose objective is steady also quasi-Newton steps. The people are the
+The budget: four learning rates, 1, 3, 10 and 30 times the paper's, each to 48 steps of Adam with exact gradients; the
+Dice is noted after 12, 24 and 48. Methods whose objective is steady have quasi-Newton steps, too. The people are the
 first validation people of each centre, who are in no other result. The helper networks are trained here, briefly.
 """
 

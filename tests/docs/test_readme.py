@@ -15,6 +15,7 @@ import torch
 import scantune
 from scantune.backends.slices import Preprocessing
 from scantune.cli.main import COMMANDS, main
+from scantune.config.presets import PresetNumbers
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
@@ -156,6 +157,7 @@ def models(toy):
             architecture={"kind": "unet", "classes": 3, "width": 8},
             prior=form,
             helpers=toy.helpers if form is prior else {},
+            presets={"paper": PresetNumbers(steps=200)} if form is prior else {},
         )
         for form in (prior, prior.summarised(), *map(fitted, set(DENSITIES) - {"gaussian"}))
     ]
