@@ -36,7 +36,7 @@ class FakeResult:
     def text(self):
         return self.path.read_text(encoding="utf-8")
 
-    def write_segmentations(self, folder):
+    def write_segmentations(self, folder, naming=None):
         name = scan_name(self.path)
         outputs = {"segmentation": f"{name}_seg.nii.gz", "source": f"{name}_source_seg.nii.gz"}
         for file in outputs.values():

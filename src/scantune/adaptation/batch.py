@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scantune.adaptation.output_folder import OutputFolder
+from scantune.adaptation.output_names import OutputNames, PlainNames, require_unique
 from scantune.adaptation.parallel import side_by_side
 from scantune.adaptation.scan_run import Outcome, ScanObserver, ScanRun
 from scantune.adaptation.settings import AdaptSettings
@@ -49,6 +50,7 @@ def adapt_scans(
     brain_masks: Mapping[Path, Path] | None = None,
     series: str | None = None,
     dicom: bool = False,
+    naming: OutputNames | None = None,
 ) -> list[Outcome]:
     """Adapt a model to each scan, and write segmentations, pages with an index, and a manifest.
 
@@ -72,6 +74,7 @@ def adapt_scans(
             several files, that of the first one that has a mask.
         series: Number, description (with `*` for any letters) or UID of the DICOM series that is taken of each folder.
             By default a folder must hold a single one.
+        naming: How the files of a scan are named; by default `PlainNames`.
         dicom: Whether scans from DICOM files get a segmentation in DICOM, too, which names the patient as they do.
 
     Returns:
@@ -84,13 +87,14 @@ def adapt_scans(
     name_scans(paths)  # refuses paths before the model is loaded, which says how many channels a scan has
     read_manifest(Path(out))
     require_writable(Path(out))
-    folder = OutputFolder(Path(out))
+    folder = OutputFolder(Path(out), naming or PlainNames())
     source = ModelSource(model) if isinstance(model, str | Path) else model
     masks: dict[str, Path] = {}
     settings, observer = settings or AdaptSettings(), observer or ScanObserver()
     run = ScanRun(source, folder, settings, overwrite, pages, observer, masks, series, dicom)
     run.require_usable()
     named = name_scans(paths, run.model.backend.channels)
+    require_unique(folder.naming, named)
     masks |= _named_masks(named, brain_masks or {})
     done = {name: outcome for name, files in named.items() if (outcome := run.finished(name, files))}
     todo = {name: files for name, files in named.items() if name not in done}

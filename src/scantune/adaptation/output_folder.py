@@ -3,19 +3,26 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scantune.adaptation.output_names import NAMINGS, OutputNames, PlainNames
 from scantune.errors import ScanError
-from scantune.scans.manifest import OUTPUT_ENDINGS, ManifestEntry, output_name, read_manifest, write_manifest
+from scantune.scans.manifest import OUTPUT_ENDINGS, ManifestEntry, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """A folder with segmentations and their manifest."""
+    """A folder with segmentations and their manifest.
+
+    Attributes:
+        path: The folder.
+        naming: How the files of a scan are named.
+    """
 
     path: Path
+    naming: OutputNames = field(default_factory=PlainNames)
 
     def names(self) -> list[str]:
         """Return the names of the scans in the manifest."""
@@ -56,11 +63,11 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
-        for file in (self.path / output_name(name, kind) for kind in OUTPUT_ENDINGS):
-            if file.exists() and file.name not in entry.get("outputs", {}).values():
+        for file in (self.naming.path(name, kind) for kind in OUTPUT_ENDINGS):
+            if (self.path / file).exists() and file not in entry.get("outputs", {}).values():
                 raise ScanError(
-                    f"{file} already exists, but the folder's manifest does not list it. Choose another output folder, "
-                    "or use --overwrite to replace it."
+                    f"{self.path / file} already exists, but the folder's manifest does not list it. Choose another "
+                    "output folder, or use --overwrite to replace it."
                 )
 
     def note(self, name: str, entry: ManifestEntry, head: Mapping[str, Any]) -> None:
@@ -83,8 +90,14 @@ class OutputFolder:
                 manifest |= {key: scans[name].get(key) for key in ("decision", "reason")}
             write_manifest(self.path, manifest | {"scans": scans})
             if entry["status"] == "done":
-                for kind in OUTPUT_ENDINGS.keys() & before.get("outputs", {}).keys() - entry["outputs"].keys():
-                    (self.path / output_name(name, kind)).unlink(missing_ok=True)
+                self._remove_earlier(name, before.get("outputs", {}), entry["outputs"])
+
+    def _remove_earlier(self, name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """Remove files of an earlier run that the present one did not write, under any of their names."""
+        for kind in OUTPUT_ENDINGS.keys() & before.keys():
+            known = {naming.path(name, kind) for naming in (self.naming, *NAMINGS)}
+            if before[kind] in known - set(now.values()):
+                (self.path / before[kind]).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scantune.adaptation.guard.base import Decision
+from scantune.adaptation.output_names import OutputNames, PlainNames
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.summary_files import write_summary_files
 from scantune.backends import Backend, Prepared, PreparedSlices
@@ -136,16 +137,17 @@ class Result:
             _log.warning("%s has no page: %s", self.case.name, entry["page_failure"])
         return entry
 
-    def write_segmentations(self, folder: Path) -> dict[str, Any]:
+    def write_segmentations(self, folder: Path, naming: OutputNames | None = None) -> dict[str, Any]:
         """Write both segmentations (and the deformation of a registration), and return the manifest's entry."""
         assert self.case is not None
+        naming = naming or PlainNames()
         adapted, source = self.prediction, self.source_prediction
-        names = {kind: output_name(self.case.name, kind) for kind in ("segmentation", "source")}
+        names = {kind: naming.path(self.case.name, kind) for kind in ("segmentation", "source")}
         for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
             write_labels(folder / name, labels, self.case)
         task, prepared = self.adapted.task, self.prepared
         if isinstance(task, Registration) and isinstance(prepared, PreparedSlices) and prepared.slab is not None:
-            names["deformation"] = output_name(self.case.name, "deformation")
+            names["deformation"] = naming.path(self.case.name, "deformation")
             moved = native_displacement(self.adapted.maps["displacement"], prepared, self.case, task.world)
             write_displacement(folder / names["deformation"], moved, self.case)
         return self._entry(adapted, source) | {"outputs": names}

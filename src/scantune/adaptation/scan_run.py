@@ -136,6 +136,9 @@ class ScanRun:
         entry = self.out.entry(name)
         asked = {"status": "done", **self._asked(name, files)}
         outputs = entry.get("outputs", {})
+        wanted = self.out.naming.path(name, "segmentation")
+        if outputs.get("segmentation", wanted) != wanted:
+            return None
         if (self.pages and "page" not in outputs) or (self.dicom and "dicom" not in outputs and _is_dicom(files[0])):
             return None
         if self.overwrite or not self.out.holds(entry) or any(entry.get(key) != asked[key] for key in asked):
@@ -190,7 +193,8 @@ class ScanRun:
         from scantune.adaptation.summary_files import write_summary_files
 
         try:
-            left = write_summary_files(self.out.path, read_manifest(self.out.path))
+            more = self.out.naming.folder_files(self.model.labels)
+            left = write_summary_files(self.out.path, read_manifest(self.out.path), more)
         except Exception as error:  # every result is written and noted by now
             _log.debug("The summaries of %s failed", self.out.path, exc_info=True)
             return self.observer.remark(describe_error(error, "Volumes and label tables could not be written"))
@@ -227,7 +231,7 @@ class ScanRun:
         plain = self.series is None and name == name_of_files(files)
         scan = given if plain else replace(read_case(given, self.model.backend.channels, self.series), name=name)
         result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
-        entry = result.write_segmentations(self.out.path)
+        entry = result.write_segmentations(self.out.path, self.out.naming)
         if self.dicom:
             entry = result.with_dicom_segmentation(self.out.path, entry)
         if not self.pages:

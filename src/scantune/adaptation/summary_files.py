@@ -8,6 +8,7 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scantune.plots.colours import rgb_colours
@@ -22,12 +23,15 @@ VOLUME_COLUMNS = ("scan", "structure", "volume_ml", "source_volume_ml", "decisio
 _MARK = "scantune"  # in the files that are not tables, to know them again
 
 
-def write_summary_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+def write_summary_files(
+    folder: Path, manifest: Mapping[str, Any], more: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """Write the summaries of an output folder beside its manifest, if it holds a scan with volumes.
 
     Args:
         folder: The folder.
         manifest: Its manifest.
+        more: Texts of further files, by name.
 
     Returns:
         The names of files that were left as they are, since another program wrote them.
@@ -44,8 +48,9 @@ def write_summary_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
         STATISTICS: json_text({_MARK: manifest.get("scantune"), "unit": "mL", "scans": _statistics(scans)}),
         SLICER: slicer_colours(labels),
         ITK_SNAP: itk_snap_labels(labels),
+        **more,
     }
-    left = [name for name in texts if not _may_write(folder / name)]
+    left = [name for name, text in texts.items() if not _may_write(folder / name, text)]
     for name, text in texts.items():
         if name not in left:
             write_text(folder / name, text)
@@ -103,8 +108,8 @@ def _statistics(scans: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _may_write(path: Path) -> bool:
-    """Return whether a file is missing, or was written by this module."""
+def _may_write(path: Path, text: str) -> bool:
+    """Return whether a file is missing, or was written by this module: it begins as the text does, or has our mark."""
     if not path.exists():
         return True
     try:
@@ -112,4 +117,4 @@ def _may_write(path: Path) -> bool:
             start = file.read(200)
     except OSError:
         return False
-    return start.startswith(",".join(VOLUME_COLUMNS)) if path.name == VOLUMES else _MARK in start
+    return start.startswith(text.partition("\n")[0]) if path.suffix in (".csv", ".tsv") else _MARK in start

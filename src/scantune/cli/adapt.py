@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 
 from scantune.adaptation.batch import adapt_scans, masks_of
 from scantune.adaptation.channel_patterns import find_channels
+from scantune.adaptation.output_names import BidsNames, PlainNames
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import AdaptSettings, Stop
 from scantune.cli.console import ScanBar, console, duration, say
@@ -94,6 +95,9 @@ class Adapt:
     no_guard: Flag = False
     """Keep every adaptation. By default scans whose prediction is fine are left alone, and an adaptation is kept only
     if the prediction (or, of a registration, the match with the atlas) gets better."""
+    bids: Flag = False
+    """Name results as BIDS derivatives: sub-01/anat/sub-01_desc-scantuneT1w_dseg.nii.gz for sub-01_T1w.nii.gz, with
+    dataset_description.json."""
     dicom_seg: Flag = False
     """Also write NAME_seg.dcm (DICOM-SEG) for scans from DICOM files. It names the patient as they do."""
     no_page: Flag = False
@@ -144,6 +148,7 @@ class Adapt:
                 brain_masks=masks,
                 series=self.series,
                 dicom=self.dicom_seg,
+                naming=BidsNames() if self.bids else PlainNames(),
             )
         self._show(outcomes)
         return self._exit_code(outcomes)
