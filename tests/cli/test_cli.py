@@ -543,7 +543,7 @@ def test_scans_side_by_side_are_estimated_and_drawn_together(capsys):
 def test_rolled_back_scans_tell_their_reason(capsys, tmp_path):
     Adapt(scans=(), model="", out=tmp_path)._show([BACK, outcome(energy_before=1.0, energy_after=0.5)])
     told = capsys.readouterr().out
-    assert "a is unsolved: so" in told
+    assert "a is unsolved: so No improvement found; original segmentation kept." in told
     assert "1.0000 -> 0.5000" in told
     assert outcome_table([BACK]).row_count == 1
 

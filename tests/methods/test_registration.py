@@ -461,6 +461,15 @@ class TestSlab:
         assert native.shape == head().shape
         assert filled.tolist() == list(range(prepared.slab.first, prepared.slab.first + prepared.slab.count))
 
+    def test_a_scan_of_which_a_slab_alone_is_labelled_has_a_remark(self):
+        prepared, slices = PREPROCESSING.prepare(head()), head().shape[2]
+        (remark,) = PREPROCESSING.remarks(prepared)
+        assert remark.startswith(
+            f"Only {prepared.slab.count} of {slices} slices are labelled, 16 mm of {2 * slices} mm"
+        )
+        everything = replace(PREPROCESSING, slab=(4.0 * slices, 1.0))
+        assert everything.remarks(everything.prepare(head())) == []
+
     def test_pictures_know_their_place_in_space(self):
         """A reference seen at the places that the pictures claim is the prepared reference."""
         case = head()

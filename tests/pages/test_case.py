@@ -39,7 +39,7 @@ def test_the_decision_is_a_sentence():
 def test_an_unsolved_scan_says_what_that_means():
     page = case_page(case_view(entry=entry(decision="unsolved", reason="it strayed.")))
     assert "Unsolved: it strayed." in page
-    assert "the result is that of the network as it was trained" in page
+    assert "No improvement found; original segmentation kept." in page
     assert 'class="chosen"' not in page
 
 
@@ -93,3 +93,21 @@ def test_a_page_may_load_nothing():
     assert "default-src 'none'" in page
     shown = re.sub(r'<script type="text/plain".*?</script>', "", page, flags=re.DOTALL)
     assert not re.findall(r"https?://|//cdn|@import", shown)
+
+
+def test_warnings_stand_above_the_figures_and_cannot_break_the_page():
+    page = case_page(case_view(entry=entry(warnings=["No <GM> was found.", "Odd voxels."])))
+    assert "<strong>Warning:</strong> No &lt;GM&gt; was found." in page
+    assert page.index("Odd voxels.") < page.index('class="figures"')
+    assert 'class="warnings"' not in case_page(case_view())
+
+
+def test_a_page_names_what_was_minimised_where_there_is_no_energy():
+    rows = [{"step": n, "objective": 1.0 - 0.1 * n, "valid": True} for n in range(4)]
+    page = case_page(case_view(trace=rows, entry=entry(objective="unlikeness of atlas and scan")))
+    assert page.count("unlikeness of atlas and scan") == 2  # axis and legend
+    assert "A low energy" not in page
+
+
+def test_the_page_of_an_unsolved_scan_with_an_adapted_result_does_not_say_that_the_original_was_kept():
+    assert "original segmentation kept" not in case_page(case_view(entry=entry(decision="unsolved", adapted_kept=True)))

@@ -37,7 +37,10 @@ def test_the_trace_is_drawn_with_levels_the_chosen_step_and_refused_ones():
 
 def test_a_trace_without_energy_or_with_odd_numbers_is_drawn():
     rows = [{"step": n, "objective": value} for n, value in enumerate([1.0, -0.5, math.inf, 0.2])]
-    chart = ElementTree.fromstring(trace_chart(rows, {"least possible": 0.01}, None))
+    chart = ElementTree.fromstring(trace_chart(rows, {"least possible": 0.01}, None, "one minus Dice"))
+    titles = [text.text for text in chart.findall("text")]
+    assert "one minus Dice" in titles
+    assert "nats" not in titles
     assert len(chart.find("polyline").get("points").split()) == 3
     assert "least possible" not in "".join(chart.itertext())
 

@@ -136,6 +136,7 @@ def adapt(
     decision = decision.cautioned(warnings)
     facts = {
         "method": runner.name,
+        "objective": runner.objective,
         "options": asdict(runner.options),
         "preset": preset,
         "seed": seed,
@@ -147,7 +148,7 @@ def adapt(
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "warnings": warnings,
-        "remarks": [] if case is None else list(case.remarks),
+        "remarks": given.remarks,
         **({} if given.stripped_by is None else {"brain_mask": given.stripped_by}),
         "guard": decision.numbers,
     }

@@ -85,6 +85,13 @@ class ScanInput:
         """Return the volume in mL of a voxel, counting 1 mm for what is not known."""
         return 1e-3 if self.backend is None else self.backend.voxel_ml(self.prepared)
 
+    @property
+    def remarks(self) -> list[str]:
+        """Return sentences on what was repaired in the scan, and on what the network sees of it."""
+        if self.case is None or self.backend is None:
+            return []
+        return [*self.case.remarks, *self.backend.remarks(self.prepared)]
+
     def to(self, device: torch.device) -> "ScanInput":
         """Return the input with its volume on a device."""
         return replace(self, volume=self.volume.to(device))

@@ -108,6 +108,10 @@ class Backend(ABC, Generic[PreparedT]):
     def voxel_ml(self, prepared: PreparedT) -> float:
         """Return the volume in mL of a voxel of a prepared scan."""
 
+    def remarks(self, prepared: PreparedT) -> list[str]:  # noqa: ARG002
+        """Return sentences about a scan that its user has to know, such as that a part of it stays unlabelled."""
+        return []
+
     def view(self, prepared: PreparedT, case: Case) -> Plane:  # noqa: ARG002
         """Return the plane that a page shows the scan in."""
         return "axial"

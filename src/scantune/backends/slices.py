@@ -164,6 +164,16 @@ class Preprocessing(Backend[PreparedSlices]):
         """Return maps of 0 and 1 of structures that may overlap, `(structures, x, y, z)`, on the scan's own grid."""
         return np.stack([prepared.to_native(scores[:, [each]]) for each in range(scores.shape[1])])
 
+    def remarks(self, prepared: PreparedSlices) -> list[str]:
+        """Return which slices are labelled, if not all are."""
+        slab, distance = prepared.slab, prepared.distance
+        if slab is None or slab.count == slab.native or distance is None:
+            return []
+        return [
+            f"Only {slab.count} of {slab.native} slices are labelled, {slab.count * distance:.0f} mm of "
+            f"{slab.native * distance:.0f} mm: volumes are of this slab, and beyond it lies background."
+        ]
+
     def view(self, prepared: PreparedSlices, case: Case) -> Plane:
         """Return the plane of the slices on the scan's own grid."""
         return prepared.orientation.plane(case.affine)

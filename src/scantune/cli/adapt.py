@@ -214,7 +214,8 @@ class Adapt:
 def _show_notes(screen: Console, outcome: Outcome) -> None:
     """Print why a scan is unsolved, what looks wrong about it, and what was repaired."""
     if outcome.entry["decision"] == "unsolved":
-        say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}")
+        kept = "" if outcome.entry.get("adapted_kept") else " No improvement found; original segmentation kept."
+        say(screen, f"{outcome.name} is unsolved: {outcome.entry['reason']}{kept}")
     for warning in outcome.entry.get("warnings", ()):
         say(screen, f"{outcome.name}: warning: {warning}", style="yellow")
     for remark in outcome.entry.get("remarks", ()):

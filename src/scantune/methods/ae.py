@@ -77,6 +77,7 @@ class AE(Method):
     """
 
     name: ClassVar[str] = "ae"
+    objective: ClassVar[str] = "squared reconstruction errors"
     Options = AEOptions
     options: AEOptions
 

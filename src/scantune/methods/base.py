@@ -187,6 +187,8 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    objective: ClassVar[str] = "objective"
+    """Name of what is minimised, for charts."""
     version: ClassVar[int] = 1
     """Number to raise when the same options change their meaning, so that finished benchmarks are made anew."""
     Options: ClassVar[type[MethodOptions]] = MethodOptions

@@ -49,6 +49,7 @@ class DAE(Method):
     """
 
     name: ClassVar[str] = "dae"
+    objective: ClassVar[str] = "one minus Dice with the denoised prediction"
     Options = DAEOptions
     options: DAEOptions
     steady = False

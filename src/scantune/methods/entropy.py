@@ -15,6 +15,7 @@ class Entropy(Method):
     """Lowers the mean entropy of the pixels' predicted classes, in nats."""
 
     name: ClassVar[str] = "entropy"
+    objective: ClassVar[str] = "entropy in nats"
     refuses: ClassVar[dict[str, str]] = {
         "registration": "entropy is that of a probability distribution over a fixed number of classes, which a "
         "registration network does not give; how to extend it to a regression, such as of a deformation, is unclear"

@@ -81,6 +81,7 @@ class FoECNN(Method):
     """
 
     name: ClassVar[str] = "foe-cnn"
+    objective: ClassVar[str] = "divergence from the prior"
     Options = FoEOptions
     options: FoEOptions
     families: ClassVar[tuple[str, ...]] = ("cnn",)

@@ -44,6 +44,7 @@ class Instance(Method):
     """
 
     name: ClassVar[str] = "instance"
+    objective: ClassVar[str] = "unlikeness of atlas and scan, and roughness"
     version: ClassVar[int] = 2
     Options = InstanceOptions
     options: InstanceOptions

@@ -142,13 +142,18 @@ def _chosen_step(view: CaseView) -> int | None:
 def _trace_chart(view: CaseView) -> str:
     entry = view.entry
     levels = {"least possible": entry.get("energy_floor"), "typical of source subjects": entry.get("energy_typical")}
-    return trace_chart(view.trace, levels, _chosen_step(view))
+    return trace_chart(view.trace, levels, _chosen_step(view), _objective(view))
+
+
+def _objective(view: CaseView) -> str:
+    """Return the name of what the steps minimised."""
+    return str(view.entry.get("objective") or "objective")
 
 
 def _trace_lines(view: CaseView) -> dict[str, str]:
     """Return the legend of the chart: names by kind of line."""
     lines = {"energy": "energy"} if any("cnn" in row for row in view.trace) else {}
-    lines |= {"objective": "objective"}
+    lines |= {"objective": _objective(view) if not lines else "objective"}
     if _chosen_step(view) is not None:
         lines |= {"chosen": "chosen step"}
     if any(not row.get("valid", True) for row in view.trace):
@@ -158,13 +163,13 @@ def _trace_lines(view: CaseView) -> dict[str, str]:
 
 def _trace_note(view: CaseView) -> str:
     """Return an explanation of the chart of steps."""
-    if any("cnn" in row for row in view.trace):
-        meaning = "The energy is the distance of the scan's features from those of the training scans. "
-    else:
-        meaning = ""
+    minimised = "The objective is what the steps minimise, on the slices that they see."
+    if not any("cnn" in row for row in view.trace):
+        return f"{minimised} A low objective alone does not prove a good segmentation."
     return (
-        f"{meaning}The objective is what the steps minimise, on the slices that they see. A step that tries a large "
-        "change may raise both; later steps take it back. A low energy alone does not prove a good segmentation."
+        f"The energy is the distance of the scan's features from those of the training scans. {minimised} A step that "
+        "tries a large change may raise both; later steps take it back. A low energy alone does not prove a good "
+        "segmentation."
     )
 
 

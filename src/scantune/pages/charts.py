@@ -99,13 +99,19 @@ class TracePoint:
     refused: bool
 
 
-def trace_chart(trace: Sequence[Mapping[str, Any]], levels: Mapping[str, float | None], chosen: int | None) -> str:
+def trace_chart(
+    trace: Sequence[Mapping[str, Any]],
+    levels: Mapping[str, float | None],
+    chosen: int | None,
+    objective: str = "objective",
+) -> str:
     """Draw the objective over the steps, and the energy if the trace has one.
 
     Args:
         trace: Rows of `Result.trace`.
         levels: Energies to draw as horizontal lines, by name, such as the least possible one.
         chosen: The step whose parameters were kept; None if none was.
+        objective: Name of what is minimised, for the axis of a chart without energies.
     """
     frame = Frame(height=280, left=54)
     lines = {
@@ -121,6 +127,7 @@ def trace_chart(trace: Sequence[Mapping[str, Any]], levels: Mapping[str, float |
     return render(
         "trace_chart.svg",
         frame=frame,
+        axis="nats" if "energy" in lines else objective,
         label=f"Steps 0 to {len(trace) - 1}: {changes}.",
         y_ticks=y.places(y.ticks()),
         x_ticks=x.places(_whole_steps(len(trace))),
