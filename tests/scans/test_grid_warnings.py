@@ -24,6 +24,7 @@ def written(path, qform=None, sform=None, codes=(0, 0)):
     header.set_data_shape((12, 10, 4))
     header.set_data_dtype(np.float32)
     header.set_zooms((1.0, 1.0, 3.0))
+    header["vox_offset"] = 352
     header.set_qform(qform, codes[0])
     header.set_sform(sform, codes[1])
     voxels = np.random.default_rng(0).random((12, 10, 4), np.float32)
