@@ -19,7 +19,7 @@ def test_the_normaliser_has_2657_parameters_for_one_channel():
 
 def test_the_unet_has_14_expert_layers_of_704_channels():
     network = AdaptableNetwork.default(classes=4).eval()
-    layers = choose_layers(network, torch.zeros(1, 1, 16, 16))
+    layers = choose_layers(network, torch.zeros(1, 1, 32, 32))
     named = dict(network.task.named_modules())
     assert len(layers) == 14
     assert sum(named[name].out_channels for name in layers) == 704

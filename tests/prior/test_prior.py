@@ -330,7 +330,7 @@ def test_a_layer_named_as_the_output_experts_is_refused():
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
-            self.output = nn.Conv2d(1, 2, 3)
+            self.output = nn.Conv2d(1, 2, 3, padding=1)
             self.classes = nn.Conv2d(2, 2, 1)
 
         def forward(self, x):

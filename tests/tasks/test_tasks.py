@@ -7,6 +7,7 @@ from scantune.tasks import TASKS, Segmentation, main_output, soft_dice_loss
 
 LOGITS, ONE_LOGIT = Segmentation("softmax", True), Segmentation("sigmoid", False)
 CLASS_PROBABILITIES, PROBABILITIES = Segmentation("none", True), Segmentation("none", False)
+OVERLAPPING = Segmentation("none", overlapping=True)
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ CLASS_PROBABILITIES, PROBABILITIES = Segmentation("none", True), Segmentation("n
     [
         (3, nn.Identity(), LOGITS),
         (3, nn.Softmax(1), CLASS_PROBABILITIES),
-        (3, nn.Sigmoid(), PROBABILITIES),
+        (3, nn.Sigmoid(), OVERLAPPING),
         (3, nn.ReLU(), LOGITS),
         (1, nn.Identity(), ONE_LOGIT),
         (1, nn.Sigmoid(), PROBABILITIES),

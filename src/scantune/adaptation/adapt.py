@@ -18,17 +18,18 @@ from scantune.adaptation.scan_guard import ScanGuard, Unguarded, guard_scan
 from scantune.adaptation.scan_warnings import scan_warnings
 from scantune.adaptation.schedules import schedule_of
 from scantune.adaptation.settings import AdaptSettings, Stop
+from scantune.adaptation.source import asked_task, eager_part, source_network, working_copy
 from scantune.config.presets import Preset
 from scantune.errors import InputError
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.fit import output_of
 from scantune.prior.readings import PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
-from scantune.scans.volume import Volume
-from scantune.tasks import Segmentation, Task
+from scantune.tasks import OutputChoice, Segmentation, Task
 
 
 def adapt(
@@ -50,6 +51,8 @@ def adapt(
     brain_mask: BrainMask | None = None,
     on_step: OnStep | None = None,
     warm: Mapping[str, Tensor] | None = None,
+    task: Task | None = None,
+    output: OutputChoice = None,
 ) -> Result:
     """Adapt a network to one scan, without labels and without training images.
 
@@ -83,6 +86,10 @@ def adapt(
             else is done to it: a file, a `Case`, or an array `(x, y, z)` on the scan's grid.
         on_step: Called after each step with its number and the number of steps.
         warm: Where a run starts, parameters by name, such as those that another scan of the site ended with.
+        task: How the network's output is read; by default as the model says, or as the prior was fitted, or as the
+            output looks. `Segmentation(overlapping=True)` is for structures that may overlap.
+        output: Where the class scores are in the network's output: a key, an index or a function of it. By default what
+            the task says, or a tensor, the first of a tuple, or `out`, `logits` or `pred` of a dictionary.
     """
     started = time.perf_counter()
     settings = AdaptSettings(method, preset, steps, guard, str(device), seed, options or {}, stop, batch=batch)
@@ -92,6 +99,7 @@ def adapt(
     if isinstance(network, Model):
         prior = prior if prior is not None else network.prior
         helpers = helpers if helpers is not None else network.helpers
+    plain = eager_part(network)
     if isinstance(scan, Tensor):
         given = ScanInput.of_tensor(volume_of(scan, mask, brain_mask), None if prior is None else prior.window)
     else:
@@ -99,9 +107,13 @@ def adapt(
         if prior is not None:
             prior.require_window(model.backend.window)
         given = ScanInput.of_files(scan, model, brain_mask)
+    asked = asked_task(network, prior, task, output)
+    choice = output_of(asked, output)
     given = given.to(where)
+    source = source_network(plain, given.volume, where, seed)
+    given = given.padded_for(source, choice)
     volume, case = given.volume, given.case
-    source, task = source_network(network, volume, where, seed)
+    task = asked or Segmentation.detect(source, volume.images[:1], output=output)
     if prior is not None:
         prior.require_fit(source)
         prior = prior.to(where)
@@ -113,7 +125,7 @@ def adapt(
     judge = _judge(settings, network, source, given, seen, prior)
     adapted = runner.equip(deepcopy(source), volume)
     adapted.load_state_dict(warm or {}, strict=False)
-    working = deepcopy(adapted).requires_grad_(False)
+    working = working_copy(adapted, volume, choice)
     at_source = not warm and runner.starts_at_source
     schedule, part = judge.plan(schedule, volume, settings.steps)
     rule = judge.stop_rule(working, runner, schedule.steps, at_source)
@@ -148,7 +160,7 @@ def adapt(
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "warnings": warnings,
-        "remarks": given.remarks,
+        "remarks": [*task.remarks, *given.remarks],
         **({} if given.stripped_by is None else {"brain_mask": given.stripped_by}),
         "guard": decision.numbers,
     }
@@ -225,29 +237,3 @@ def _prior_facts(prior: FieldOfExperts | None, before: Prediction, after: Predic
         "reading_after": known.reading(after.energy),
         "readings_before": known.readings(before.energies),
     }
-
-
-def source_network(
-    network: nn.Module | Model, volume: Volume, device: torch.device, seed: int
-) -> tuple[AdaptableNetwork, Task]:
-    """Return a copy of the network in evaluation mode, with a normaliser in front, and the task of its output."""
-    plain = network.network if isinstance(network, Model) else network
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        source = AdaptableNetwork.around(deepcopy(plain)).to(device).eval()
-    set_memory_layout(source, "channels last")
-    if not _runs(source, volume.images[:1]):
-        set_memory_layout(source, "channels first")
-    if isinstance(network, Model):
-        return source, network.task
-    return source, Segmentation.detect(source, volume.images[:1])
-
-
-@torch.no_grad()
-def _runs(network: nn.Module, images: Tensor) -> bool:
-    """Return True if a network takes channels-last features, which a `view` of them may not."""
-    try:
-        network(images)
-    except RuntimeError:
-        return False
-    return True

@@ -19,6 +19,8 @@ from scantune.scans.case import Case
 from scantune.scans.io import read_files, read_scan
 from scantune.scans.objects import case_from_image, is_image
 from scantune.scans.volume import Volume
+from scantune.tasks import OutputChoice
+from scantune.tasks.trial import padded_for, require_answer
 
 BrainMask = str | Path | Case | NDArray[Any]
 """A file, a `Case`, or an array `(x, y, z)` on the scan's grid; above 0 where the scan is kept."""
@@ -38,6 +40,7 @@ class ScanInput:
         prepared: The prepared scan.
         stripped_by: Name of its brain mask.
         tiling: Windows of a larger tensor.
+        size: Spatial size of slices before they were padded; None if they were not.
     """
 
     volume: Volume
@@ -46,6 +49,7 @@ class ScanInput:
     prepared: Prepared | None = None
     stripped_by: str | None = None
     tiling: Tiling | None = None
+    size: tuple[int, ...] | None = None
 
     @classmethod
     def of_tensor(cls, volume: Volume, window: tuple[int, ...] | None) -> "ScanInput":
@@ -96,13 +100,25 @@ class ScanInput:
         """Return the input with its volume on a device."""
         return replace(self, volume=self.volume.to(device))
 
+    def padded_for(self, network: nn.Module, choice: OutputChoice) -> "ScanInput":
+        """Return the input with slices that a network takes, padded if they must be.
+
+        Raises:
+            InputError: The network takes none, or its output cannot be read.
+        """
+        if self.tiling is not None or (self.backend is not None and self.backend.window is not None):
+            require_answer(network, self.volume.images[:1], choice)  # windows have the size that was chosen for them
+            return self
+        padded = padded_for(network, self.volume, choice)
+        return self if padded is self.volume else replace(self, volume=padded, size=tuple(self.volume.images.shape[2:]))
+
     def whole(self, network: nn.Module, seen: Prediction) -> Prediction:
-        """Return the prediction of the whole scan, given that of its windows."""
+        """Return the prediction of the whole scan, given that of its windows or padded slices."""
         read = seen.task.probabilities
         if self.tiling is not None and self.prepared is not None:
             return replace(seen, probabilities=self.tiling.predict(network, self.prepared.volume, read))
         if self.backend is None or self.backend.window is None:
-            return seen
+            return seen if self.size is None else seen.cropped(self.size)
         return replace(seen, probabilities=self.backend.predict(network, self.prepared, read))
 
 

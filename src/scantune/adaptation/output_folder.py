@@ -9,7 +9,7 @@ from typing import Any
 
 from scantune.adaptation.output_names import NAMINGS, OutputNames, PlainNames
 from scantune.errors import ScanError
-from scantune.scans.manifest import OUTPUT_ENDINGS, ManifestEntry, read_manifest, write_manifest
+from scantune.scans.manifest import OUTPUT_ENDINGS, STRUCTURE_KINDS, ManifestEntry, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class OutputFolder:
         files = entry.get("outputs", {}).values()
         return bool(files) and all((self.path / file).is_file() for file in files)
 
-    def protect(self, name: str, content: str) -> None:
+    def protect(self, name: str, content: str, structures: Sequence[str] = ()) -> None:
         """Refuse to replace the results of another scan, or files that scantune did not make here.
 
         Args:
             name: The scan that is about to be adapted to.
             content: The hash of its content.
+            structures: Structures that may overlap, each of which has a file of its own.
 
         Raises:
             ScanError: Its outputs would replace such a file.
@@ -63,7 +64,8 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
-        for file in (self.naming.path(name, kind) for kind in OUTPUT_ENDINGS):
+        parts = [self.naming.path(name, kind, part) for kind in STRUCTURE_KINDS for part in structures]
+        for file in (*(self.naming.path(name, kind) for kind in OUTPUT_ENDINGS), *parts):
             if (self.path / file).exists() and file not in entry.get("outputs", {}).values():
                 raise ScanError(
                     f"{self.path / file} already exists, but the folder's manifest does not list it. Choose another "
@@ -94,10 +96,11 @@ class OutputFolder:
 
     def _remove_earlier(self, name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         """Remove files of an earlier run that the present one did not write, under any of their names."""
-        for kind in OUTPUT_ENDINGS.keys() & before.keys():
-            known = {naming.path(name, kind) for naming in (self.naming, *NAMINGS)}
-            if before[kind] in known - set(now.values()):
-                (self.path / before[kind]).unlink(missing_ok=True)
+        for key, file in before.items():
+            kind, _, structure = key.partition(" ")
+            known = {naming.path(name, kind, structure) for naming in (self.naming, *NAMINGS) if kind in OUTPUT_ENDINGS}
+            if file in known - set(now.values()):
+                (self.path / file).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ class OutputNames(ABC):
     """Names of a scan's files in the output folder."""
 
     @abstractmethod
-    def path(self, scan: str, kind: str) -> str:
-        """Return the path of a file in the output folder, by a key of `OUTPUT_ENDINGS`."""
+    def path(self, scan: str, kind: str, structure: str = "") -> str:
+        """Return the path of a file in the output folder, by a key of `OUTPUT_ENDINGS`, or of that of one structure."""
 
     def folder_files(self, labels: Mapping[str, int]) -> dict[str, str]:
         """Return the texts of files that describe the folder, by name."""
@@ -33,9 +33,9 @@ class OutputNames(ABC):
 class PlainNames(OutputNames):
     """`NAME_seg.nii.gz` and so on, all in the output folder."""
 
-    def path(self, scan: str, kind: str) -> str:
+    def path(self, scan: str, kind: str, structure: str = "") -> str:
         """Return the file name."""
-        return output_name(scan, kind)
+        return output_name(scan, kind, structure)
 
 
 class BidsNames(OutputNames):
@@ -44,7 +44,7 @@ class BidsNames(OutputNames):
     Pages and segmentations in DICOM, for which BIDS has no names, keep theirs.
     """
 
-    def path(self, scan: str, kind: str) -> str:
+    def path(self, scan: str, kind: str, structure: str = "") -> str:
         """Return the path below the folders of subject and session."""
         if kind not in ("segmentation", "source", "deformation"):
             return output_name(scan, kind)
@@ -53,7 +53,10 @@ class BidsNames(OutputNames):
         if kind == "deformation":
             words = [*entities, f"from-{suffix or 'scan'}", "to-atlas", "mode-image", "xfm.nii.gz"]
         else:
-            words = [*entities, f"desc-{'scantune' if kind == 'segmentation' else 'source'}{suffix}", "dseg.nii.gz"]
+            described = f"desc-{'scantune' if kind == 'segmentation' else 'source'}{suffix}"
+            label = "".join(sign for sign in structure if sign.isalnum() and sign.isascii())
+            words = [*entities, f"label-{label}", described, "mask.nii.gz"]
+            words = words if structure else [*entities, described, "dseg.nii.gz"]
         return "/".join([*folders, "anat", "_".join(words)])
 
     def folder_files(self, labels: Mapping[str, int]) -> dict[str, str]:

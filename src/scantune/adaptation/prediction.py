@@ -1,6 +1,7 @@
 """Prediction of a whole volume, with its energies."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import torch
@@ -30,9 +31,14 @@ class Prediction:
     energies: dict[str, dict[str, float]]
     maps: dict[str, Tensor] = field(default_factory=dict)
 
+    def cropped(self, size: Sequence[int]) -> "Prediction":
+        """Return the prediction of the first pixels along each axis."""
+        maps = {name: _cropped(each, size) for name, each in self.maps.items()}
+        return replace(self, probabilities=_cropped(self.probabilities, size), maps=maps)
+
     @property
     def labels(self) -> Tensor:
-        """Return the labels `(slices, *spatial)`."""
+        """Return the labels `(slices, *spatial)`, or masks `(slices, structures, *spatial)` of those that overlap."""
         return self.task.labels(self.probabilities)
 
     @property
@@ -44,6 +50,13 @@ class Prediction:
     def energy(self) -> float | None:
         """Return the FoE-CNN energy, or None without a prior."""
         return fmean(self.energies["cnn"].values()) if "cnn" in self.energies else None
+
+
+def _cropped(values: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the first pixels along each axis of `(slices, channels, *spatial)`."""
+    for axis, length in enumerate(size, start=2):
+        values = values.narrow(axis, 0, length)
+    return values
 
 
 @torch.no_grad()

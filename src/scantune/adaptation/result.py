@@ -16,7 +16,7 @@ from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.output_names import OutputNames, PlainNames
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.summary_files import write_summary_files
-from scantune.backends import Backend, Prepared, PreparedSlices
+from scantune.backends import BACKENDS, Backend, Prepared, PreparedSlices
 from scantune.backends.displacement import native_displacement
 from scantune.errors import InputError, describe_error
 from scantune.networks import AdaptableNetwork
@@ -25,7 +25,7 @@ from scantune.runtime.devices import peak_memory_mb_of_process
 from scantune.scans.case import Case
 from scantune.scans.io import write_displacement, write_labels
 from scantune.scans.manifest import output_name, write_manifest
-from scantune.tasks import Registration
+from scantune.tasks import Registration, painted
 
 if TYPE_CHECKING:
     from scantune.pages import CaseView
@@ -65,7 +65,11 @@ class Result:
 
     @cached_property
     def prediction(self) -> Any:
-        """Return the labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`."""
+        """Return the labels: on the scan's own grid `(x, y, z)` for a file, else a tensor `(slices, *spatial)`.
+
+        Of structures that may overlap, return a mask of each: `(structures, x, y, z)` of 0 and 1 for a file, else a
+        tensor `(slices, structures, *spatial)`.
+        """
         return self.source_prediction if self.adapted is self.source else self._on_own_grid(self.adapted)
 
     @cached_property
@@ -89,7 +93,15 @@ class Result:
         return float(self.facts["seconds"])
 
     def _on_own_grid(self, survey: Prediction) -> Any:
-        return survey.labels if self.backend is None else self.backend.restore(survey.probabilities, self.prepared)
+        if self.backend is None:
+            return survey.labels
+        scores, task = survey.probabilities, survey.task
+        if task.overlapping:
+            return self.backend.restore_each(scores, self.prepared)
+        if not task.exclusive and scores.shape[1] > 1 and isinstance(self.backend, tuple(BACKENDS.values())):
+            # A background that is likeliest where no structure is above a half.
+            scores = torch.cat([torch.full_like(scores[:, :1], 0.5), scores], 1)
+        return self.backend.restore(scores, self.prepared)
 
     def manifest_entry(self) -> dict[str, Any]:
         """Return the manifest's entry of this scan, as JSON."""
@@ -116,8 +128,8 @@ class Result:
                 entry[name] = quality
         if self.case is not None:
             voxel = self.case.voxel_volume / 1000
-            entry["volumes_ml"] = _volumes(adapted, self.labels, voxel)
-            entry["source_volumes_ml"] = _volumes(source, self.labels, voxel)
+            entry["volumes_ml"] = self._volumes(adapted, voxel)
+            entry["source_volumes_ml"] = self._volumes(source, voxel)
         return entry
 
     def save(self, folder: str | Path) -> dict[str, Any]:
@@ -142,9 +154,15 @@ class Result:
         assert self.case is not None
         naming = naming or PlainNames()
         adapted, source = self.prediction, self.source_prediction
-        names = {kind: naming.path(self.case.name, kind) for kind in ("segmentation", "source")}
-        for name, labels in ((names["segmentation"], adapted), (names["source"], source)):
-            write_labels(folder / name, labels, self.case)
+        names: dict[str, str] = {}
+        for kind, labels in (("segmentation", adapted), ("source", source)):
+            for structure, part in self._files(labels).items():
+                key = f"{kind} {structure}" if structure else kind
+                file = naming.path(self.case.name, kind, structure)
+                if file in names.values():
+                    raise InputError(f"Two structures would be written to {file}. Name one of them otherwise.")
+                names[key] = file
+                write_labels(folder / file, part, self.case)
         task, prepared = self.adapted.task, self.prepared
         if isinstance(task, Registration) and isinstance(prepared, PreparedSlices) and prepared.slab is not None:
             names["deformation"] = naming.path(self.case.name, "deformation")
@@ -177,6 +195,23 @@ class Result:
             return entry | {"dicom_failure": describe_error(error, f"{folder / name} could not be written")}
         return entry | {"outputs": {**entry["outputs"], "dicom": name}}
 
+    def _files(self, labels: Any) -> dict[str, Any]:
+        """Return what is written to a file: a label map without a name, or a mask of each structure by its name."""
+        if not self.adapted.task.overlapping:
+            return {"": labels}
+        return {name: labels[number - 1] for name, number in self.labels.items() if 0 < number <= len(labels)}
+
+    def _volumes(self, labels: Any, voxel_ml: float) -> dict[str, float]:
+        """Return the volume of each structure in mL."""
+        if self.adapted.task.overlapping:
+            masks = self._files(labels)
+            return {name: round(float(np.count_nonzero(mask)) * voxel_ml, 3) for name, mask in masks.items()}
+        return {name: round(float((labels == value).sum()) * voxel_ml, 3) for name, value in self.labels.items()}
+
+    def _shown(self, labels: Any) -> Any:
+        """Return a label map `(x, y, z)` for a page, with smaller structures on top of those that they overlap."""
+        return painted(torch.from_numpy(labels)[None] > 0)[0].numpy() if self.adapted.task.overlapping else labels
+
     def view(self, entry: dict[str, Any]) -> "CaseView":
         """Return the content of the scan's page, given its entry in the manifest."""
         from scantune.pages import CaseView
@@ -186,12 +221,12 @@ class Result:
             self.case.name,
             self.case.image,
             self.case.affine,
-            self.source_prediction,
-            self.prediction,
+            self._shown(self.source_prediction),
+            self._shown(self.prediction),
             self.labels,
             entry,
             self.trace,
-            self.case.reference,
+            None if self.adapted.task.overlapping else self.case.reference,
             self.case.site,
             self.case.subject,
             self.backend.view(self.prepared, self.case),
@@ -212,7 +247,3 @@ class Result:
             _log.debug("The page %s failed", folder / name, exc_info=True)
             return entry | {"page_failure": describe_error(error, f"{folder / name} could not be written")}
         return entry | {"outputs": {**entry.get("outputs", {}), "page": name}}
-
-
-def _volumes(labels: np.ndarray[Any, Any], structures: dict[str, int], voxel_ml: float) -> dict[str, float]:
-    return {name: round(float((labels == value).sum()) * voxel_ml, 3) for name, value in structures.items()}

@@ -151,7 +151,8 @@ class ScanRun:
         recorded: ManifestEntry = {}
         try:
             if not self.overwrite:
-                self.out.protect(name, entry["input_hash"])
+                structures = list(self.model.labels) if self.model.task.overlapping else []
+                self.out.protect(name, entry["input_hash"], structures)
             entry |= {"status": "done", **self._results(name, files, entry)}
         except InputError as error:
             entry |= _FAILED | {"reason": str(error)}

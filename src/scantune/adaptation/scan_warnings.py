@@ -12,10 +12,11 @@ from scantune.adaptation.input import ScanInput
 from scantune.adaptation.prediction import Prediction
 from scantune.model.model import Model
 from scantune.prior.assessment import HomeReadings
-from scantune.prior.calibration import Calibration, structure_counts
+from scantune.prior.calibration import Calibration
 from scantune.prior.coverage import Shown
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.scans.case import Case
+from scantune.tasks import structure_counts
 
 LEAST_ZERO = 0.2
 """Share of zeros below which a scan shows more than the brain. Half of the smallest box around a brain is empty."""

@@ -11,7 +11,8 @@ from scantune.experts.fused import (
     StatisticsProgram,
 )
 from scantune.experts.pca import PatchScatter, PatchSettings, PCAExperts
-from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers, task_network
+from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers
+from scantune.networks import task_network
 
 EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
 

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from scantune.errors import InputError
-from scantune.networks import AdaptableNetwork
+from scantune.networks import task_network
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+LEAST_POSITIONS = 16
+"""Fewest positions of a default expert, whose moments say little in fewer, as in squeeze-and-excitation layers."""
 
 LayerChoice = Iterable[str] | Callable[[str, nn.Module], bool] | None
 """Layer names, or a rule on name and module, or None for every convolution but the last."""
@@ -77,8 +80,10 @@ class Recorder:
             # from now on.
             self._protected |= changed
 
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        def keep(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor | None:
+    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], Tensor | None]:
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> Tensor | None:
+            if not isinstance(output, Tensor):
+                raise _not_of_images(name, type(output).__name__)
             key, call = name, 1
             while key in self._pass.features:
                 call += 1
@@ -90,15 +95,11 @@ class Recorder:
         return keep
 
 
-def task_network(network: nn.Module) -> nn.Module:
-    """Return S_theta, the part behind the normaliser; a plain network is all task network."""
-    return network.task if isinstance(network, AdaptableNetwork) else network
-
-
 def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None) -> list[str]:
     """Return names of the expert layers in the order in which the network calls them.
 
-    By default every convolution before any norm layer, except the last one called, which is the classifier.
+    By default every convolution before any norm layer, except the last one called, which is the classifier, those
+    whose output has fewer than `LEAST_POSITIONS` positions, and those that give no features of images.
 
     Args:
         network: The network, in evaluation mode.
@@ -114,19 +115,33 @@ def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None
     else:
         wanted = list(choice)
     with torch.no_grad(), Recorder(network, wanted) as record:
-        called = list(record(images).features)
-    layers = called[:-1] if choice is None else called
+        features = record(images).features
+    of_images = [name for name, kept in features.items() if kept.ndim == images.ndim and len(kept) == len(images)]
+    if choice is None:
+        layers = [name for name in of_images[:-1] if features[name][0, 0].numel() >= LEAST_POSITIONS]
+    else:
+        layers = list(features)
+        wrong = next((name for name in layers if name not in of_images), None)
+        if wrong is not None:
+            raise _not_of_images(wrong, f"a tensor {tuple(features[wrong].shape)}", len(images))
     if not layers:
         raise InputError(
             "No layer can serve as experts: "
             + (
-                "the network has fewer than two convolutions"
+                f"the network has fewer than two convolutions with {LEAST_POSITIONS} positions or more"
                 if choice is None
                 else "none of the chosen layers was called"
             )
             + ". Give layers=, a list of module names of the task network."
         )
     return layers
+
+
+def _not_of_images(layer: str, found: str, slices: int | str = "slices") -> InputError:
+    return InputError(
+        f"The layer {layer} cannot serve as experts: it gives {found}, expected features ({slices}, channels, "
+        "*spatial), as convolutions give. Choose other layers."
+    )
 
 
 def _modules(network: nn.Module, names: set[str]) -> dict[str, nn.Module]:

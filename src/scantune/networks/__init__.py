@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scantune.networks.adaptable import AdaptableNetwork
+from scantune.networks.adaptable import AdaptableNetwork, precision_of, task_network
 from scantune.networks.adaptors import (
     AdaptedNetwork,
     Adaptors,
@@ -21,6 +21,7 @@ from scantune.networks.convolution import (
     use_fast_convolutions,
 )
 from scantune.networks.denoiser import Denoiser
+from scantune.networks.eager import copied, eager_network, in_evaluation
 from scantune.networks.half_precision import (
     ForwardPrecision,
     GateAfterNormalizer,
@@ -68,11 +69,16 @@ __all__ = [
     "RegistrationNetwork",
     "SinglePrecision",
     "UNet",
+    "copied",
+    "eager_network",
     "fold_batch_norm",
+    "in_evaluation",
     "insert_adaptors",
     "insert_default_adaptors",
     "possible_gates",
+    "precision_of",
     "registration_network",
     "set_memory_layout",
+    "task_network",
     "use_fast_convolutions",
 ]

@@ -2,6 +2,7 @@
 
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,7 +35,9 @@ class AdaptableNetwork(nn.Module):
         return cls(Normalizer(channels, dimensions=dimensions), UNet(channels, classes, width, dimensions=dimensions))
 
     @classmethod
-    def around(cls, network: nn.Module, channels: int | None = None, dimensions: int | None = None) -> Self:
+    def around(
+        cls, network: nn.Module, channels: int | None = None, dimensions: int | None = None
+    ) -> "AdaptableNetwork":
         """Put an identity-initialised normaliser in front of a network that has none.
 
         The result starts exactly at the network's own predictions. The network itself is shared, not copied.
@@ -44,7 +47,7 @@ class AdaptableNetwork(nn.Module):
             channels: Channels of the image; by default those of the network's first convolution.
             dimensions: 2 or 3; by default those of the network's first convolution.
         """
-        if isinstance(network, cls):
+        if isinstance(network, AdaptableNetwork):
             return network
         first = next((m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Conv3d)), None)
         if first is None and (channels is None or dimensions is None):
@@ -59,11 +62,24 @@ class AdaptableNetwork(nn.Module):
             dimensions = 2 if isinstance(first, nn.Conv2d) else 3
         reference = next(network.parameters(), None)
         normalizer = Normalizer.identity(channels, dimensions=dimensions).train(network.training)
-        return cls(normalizer if reference is None else normalizer.to(reference), network)
+        return cls(normalizer if reference is None else normalizer.to(reference.device), network)
+
+    @classmethod
+    def bare(cls, network: nn.Module) -> "AdaptableNetwork":
+        """Put nothing in front of a network without a normaliser, so that it takes images as an adaptable one does."""
+        if isinstance(network, AdaptableNetwork):
+            return network
+        bare = cls(nn.Identity(), network)
+        bare.training = network.training  # `train` would change the mode of the network's parts
+        return bare
 
     def forward(self, x: Tensor) -> Any:
-        """Map images `(slices, channels, *spatial)` to the output of the task network."""
-        return self.task(self.normalized(self.image(x)), *self.beside(x))
+        """Map images `(slices, channels, *spatial)` to the output of the task network, in the precision of its weights.
+
+        The normaliser computes in its own precision.
+        """
+        normalized = self.normalized(in_precision_of(self.normalizer, self.image(x)))
+        return self.task(*(in_precision_of(self.task, part) for part in (normalized, *self.beside(x))))
 
     def image(self, x: Tensor) -> Tensor:
         """Return the part of an input that is normalised."""
@@ -76,6 +92,22 @@ class AdaptableNetwork(nn.Module):
     def normalized(self, image: Tensor) -> Tensor:
         """Return the image that the task network sees."""
         return self.normalizer(image)  # type: ignore[no-any-return]
+
+
+def task_network(network: nn.Module) -> nn.Module:
+    """Return S_theta, the part behind the normaliser; a plain network is all task network."""
+    return network.task if isinstance(network, AdaptableNetwork) else network
+
+
+def in_precision_of(module: nn.Module, images: Tensor) -> Tensor:
+    """Return images in the precision of a module's weights; as they are for single precision and without weights."""
+    kind = precision_of(module)
+    return images if kind == torch.float32 else images.to(kind)
+
+
+def precision_of(module: nn.Module) -> torch.dtype:
+    """Return the precision of a module's first weights; single precision without weights."""
+    return next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float32)
 
 
 def block_means(images: Tensor, factor: int) -> Tensor:

@@ -67,6 +67,15 @@ class CaseView:
             for name, value in self.structures.items()
         }
 
+    def volumes_ml(self, structure: str) -> tuple[float, float]:
+        """Return the volume of a structure before and after: as the entry says, for masks may overlap on label maps."""
+        known = [self.entry.get(key, {}).get(structure) for key in ("source_volumes_ml", "volumes_ml")]
+        before, after = (
+            self.volume_ml(labels, structure) if volume is None else float(volume)
+            for volume, labels in zip(known, (self.before, self.after), strict=True)
+        )
+        return before, after
+
     def volume_ml(self, labels: NDArray[Any], structure: str) -> float:
         """Return the volume of a structure in one of the label maps."""
         voxel = abs(float(np.linalg.det(self.affine[:3, :3]))) / 1000

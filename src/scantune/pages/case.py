@@ -117,7 +117,7 @@ def _structures(view: CaseView) -> list[dict[str, Any]]:
     colours = structure_colours(view.labels)
     rows = []
     for name in view.structures:
-        before, after = (view.volume_ml(labels, name) for labels in (view.before, view.after))
+        before, after = view.volumes_ml(name)
         rows.append(
             {
                 "name": name,

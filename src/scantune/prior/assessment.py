@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.prior.coefficients import SHIPPED, Coefficients, LocalCoefficients
+from scantune.tasks import are_masks, structure_counts, structure_mask
 
 Verdict = Literal["fine", "doubtful", "failed"]
 
@@ -79,12 +80,12 @@ class Readings:
         """Read a label map, and those of the perturbed scan, put back in place.
 
         Args:
-            labels: `(slices, *spatial)`, 0 for the background.
+            labels: `(slices, *spatial)`, 0 for the background; or masks `(slices, structures, *spatial)`.
             perturbed: The same of perturbed scans, by the perturbation's name.
             structures: How many there are.
             voxel_ml: Volume of a voxel in mL.
         """
-        pixels = [float((labels == value).sum()) for value in range(1, structures + 1)]
+        pixels = structure_counts(labels, structures).tolist()
         steady = {name: overlaps(labels, other, structures) for name, other in perturbed.items()}
         touching = contact_shares(labels, structures)
         return cls(tuple(voxel_ml * count for count in pixels), steady, tuple(map(tuple, touching.tolist())))
@@ -120,7 +121,7 @@ def overlaps(one: Tensor, other: Tensor, structures: int) -> tuple[float, ...]:
     """Compute the Dice of each structure in two label maps; 0 where neither has it, for nothing shows nothing."""
     found = []
     for value in range(1, structures + 1):
-        here, there = one == value, other == value
+        here, there = structure_mask(one, value), structure_mask(other, value)
         total = float(here.sum() + there.sum())
         found.append(2 * float((here & there).sum()) / total if total else 0.0)
     return tuple(found)
@@ -129,8 +130,11 @@ def overlaps(one: Tensor, other: Tensor, structures: int) -> tuple[float, ...]:
 def contact_shares(labels: Tensor, structures: int) -> Tensor:
     """Count faces between neighbours of different labels, as shares of each structure's `(structures, 1 + structures)`.
 
-    Faces between slices, along the first axis, are not looked at: slices may be far apart.
+    Faces between slices, along the first axis, are not looked at: slices may be far apart. Of masks, a face is at what
+    there is beyond it, in equal shares if that is several structures.
     """
+    if are_masks(labels):
+        return _mask_contact_shares(labels)
     classes = structures + 1
     faces = torch.zeros(classes * classes, dtype=torch.double)
     for axis in range(1, labels.ndim):
@@ -140,6 +144,21 @@ def contact_shares(labels: Tensor, structures: int) -> Tensor:
     square = faces.view(classes, classes)
     rows = (square + square.T)[1:]
     return rows / rows.sum(1, keepdim=True).clamp_min(1)
+
+
+def _mask_contact_shares(masks: Tensor) -> Tensor:
+    """Count faces of masks `(slices, structures, *spatial)` as `contact_shares` does."""
+    inside = masks.movedim(1, 0)
+    present = torch.cat([~inside.any(0, keepdim=True), inside]).double()
+    beyond = present / present.sum(0)
+    faces = torch.zeros(len(inside), len(present), dtype=torch.double, device=masks.device)
+    for axis in range(2, inside.ndim):
+        length = inside.shape[axis] - 1
+        one, other = inside.narrow(axis, 0, length), inside.narrow(axis, 1, length)
+        for mask, rest, start in ((one, other, 1), (other, one, 0)):
+            edge = (mask & ~rest).double().flatten(1)
+            faces += edge @ beyond.narrow(axis, start, length).flatten(1).T
+    return (faces / faces.sum(1, keepdim=True).clamp_min(1)).cpu()
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from scantune.errors import InputError
+from scantune.networks import in_evaluation
 from scantune.prior.assessment import HomeReadings
 from scantune.prior.coverage import Coverage
-from scantune.tasks import Segmentation, Task, main_output
+from scantune.tasks import Segmentation, Task, structure_counts
 
 TYPICAL_QUANTILE = 0.9
 """Quantile of held-out source subjects below which the energy of a scan is typical."""
@@ -201,22 +202,15 @@ def family_energies(energies: Energies, family: str) -> list[float]:
     return [fmean(each) for each in zip(*groups, strict=True)]
 
 
-def structure_counts(labels: Tensor, structures: int) -> Tensor:
-    """Count the pixels of each structure of a label map, without background, `(structures,)`."""
-    return torch.bincount(labels.flatten(), minlength=structures + 1)[1 : structures + 1]
-
-
 @torch.no_grad()
 def predicted_proportions(network: nn.Module, volume: Tensor, task: Task | None = None, batch: int = 8) -> Tensor:
     """Return the share of each structure in the predicted foreground of a volume, `(structures,)`."""
-    training = network.training
-    network.eval()
-    task = task or Segmentation.detect(network, volume[:1])
-    counts = []
-    for images in torch.split(volume, batch):
-        output = network(images)
-        structures = main_output(output).shape[1] - int(task.exclusive)
-        counts.append(structure_counts(task.predict(output), structures).double())
-    network.train(training)
+    with in_evaluation(network):
+        task = task or Segmentation.detect(network, volume[:1])
+        counts = []
+        for images in torch.split(volume, batch):
+            output = network(images)
+            structures = task.scores(output).shape[1] - int(task.exclusive)
+            counts.append(structure_counts(task.predict(output), structures).double())
     total = torch.stack(counts).sum(0)
     return total / total.sum().clamp_min(1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
-from scantune.networks import Affine
+from scantune.networks import AdaptableNetwork, Affine, eager_network, in_evaluation
 from scantune.prior.calibration import Calibration, predicted_proportions
 from scantune.prior.coverage import Coverage, Shown
 from scantune.prior.fit import FitSettings, fit_experts, windows_of
@@ -20,7 +20,8 @@ from scantune.prior.layer import ExpertFamily, with_enough_patches, without_pref
 from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
-from scantune.tasks import Foreground, Segmentation, Task
+from scantune.tasks import Foreground, OutputChoice, Segmentation, Task, task_from_record, task_record
+from scantune.tasks.trial import padded_for
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
@@ -40,6 +41,7 @@ class FieldOfExperts:
         notes: Sentences on experts and subjects that the fit left out.
         calibration: What is typical of source subjects, if `calibrated` was called.
         window: Spatial size of the windows that the network sees at once. None if it sees whole slices or volumes.
+        task: How the network's output is read; None in files of older versions.
     """
 
     families: dict[str, ExpertFamily]
@@ -47,6 +49,7 @@ class FieldOfExperts:
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
     window: tuple[int, ...] | None = None
+    task: Task | None = None
 
     @classmethod
     def fit(
@@ -65,6 +68,7 @@ class FieldOfExperts:
         output_experts: bool = False,
         task: Task | None = None,
         window: Sequence[int] | None = None,
+        output: OutputChoice = None,
     ) -> Self:
         """Fit the densities of the training subjects.
 
@@ -82,11 +86,14 @@ class FieldOfExperts:
             output_experts: See `FitSettings`.
             task: See `FitSettings`.
             window: See `FitSettings`.
+            output: See `FitSettings`.
         """
         extent = None if window is None else tuple(window)
-        settings = FitSettings(layers, last, foreground, patches, batch, density, alpha, output_experts, task, extent)
+        settings = FitSettings(
+            layers, last, foreground, patches, batch, density, alpha, output_experts, task, extent, output
+        )
         fitted = fit_experts(network, list(volumes), masks, settings)
-        return cls(fitted.families, fitted.subjects, fitted.notes, window=extent)
+        return cls(fitted.families, fitted.subjects, fitted.notes, window=extent, task=fitted.task)
 
     def calibrated(
         self,
@@ -105,18 +112,26 @@ class FieldOfExperts:
             training: Volumes and masks of training subjects; they count for proportions and coverage. Their energies,
                 each from the prior of the others, need no volume. Their predictions are not read: the network has
                 seen them, so that they look too good.
-            task: How the output is read; by default a segmentation.
+            task: How the output is read; by default as in the fit.
         """
-        scans = [_home_scan(each) for each in held_out]
-        scans = [replace(scan, volume=windows_of(scan.volume, self.window)) for scan in scans]
+        network = AdaptableNetwork.bare(eager_network(network))
+        with in_evaluation(network):
+            task = task or self.task
+            scans = [replace(scan, volume=self._seen(network, scan.volume, task)) for scan in map(_home_scan, held_out)]
+            volumes = [self._seen(network, Volume(*scan), task) for scan in training]
+            return self._calibrated(network, scans, volumes, task)
+
+    def _calibrated(
+        self, network: AdaptableNetwork, scans: Sequence[HomeScan], volumes: Sequence[Volume], task: Task | None
+    ) -> Self:
+        """Return a copy with a calibration, given scans as a network in evaluation mode sees them."""
         if not scans:
             raise InputError("A calibration needs at least one held-out source subject, got none.")
-        volumes = [windows_of(Volume(*scan), self.window) for scan in training]
         new, seen = (
             [(volume.images, volume.padding) for volume in split]
             for split in ([scan.volume for scan in scans], volumes)
         )
-        task = task or _detected(network, new[0][0][:1])
+        task = task or Segmentation.detect(network, new[0][0][:1])
         shares = torch.stack([predicted_proportions(network, volume, task) for volume, _ in (*new, *seen)])
         left_out = {
             f"{name}/{group}": layer.left_out().cpu()
@@ -184,17 +199,19 @@ class FieldOfExperts:
     def statistics(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None, batch: int = 8) -> Statistics:
         """Return statistics of a whole volume, summed over batches in double precision."""
         total: Statistics = {}
-        seen = windows_of(Volume(volume, mask), self.window)
-        training = network.training
-        network.eval()
-        try:
+        network = AdaptableNetwork.bare(eager_network(network))
+        with in_evaluation(network):
+            seen = self._seen(network, Volume(volume, mask), self.task)
             with Recorder(network, self.layers()) as record:
                 for part in seen.batches(batch if volume.ndim == 4 else 1):
                     for key, value in self.measure(record(part.images), part.padding).items():
                         total[key] = total.get(key, 0) + value.double()
-        finally:
-            network.train(training)
         return total
+
+    def _seen(self, network: AdaptableNetwork, volume: Volume, task: Task | None) -> Volume:
+        """Return what a network in evaluation mode sees of a volume: all of it, padded if needed, or windows."""
+        windows = windows_of(replace(volume, images=volume.images.float()), self.window)
+        return padded_for(network, windows, None if task is None else task.output)
 
     def energy(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None) -> float:
         """Return the FoE-CNN energy of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.
@@ -314,6 +331,7 @@ class FieldOfExperts:
             "notes": list(self.notes),
             "floor": self.floor(),
             **({} if self.window is None else {"window": list(self.window)}),
+            **({} if self.task is None else {"task": task_record(self.task)}),
         }
 
     @classmethod
@@ -326,7 +344,8 @@ class FieldOfExperts:
         stored = without_prefix(tensors, "calibration/")
         calibration = Calibration.from_tensors(stored) if stored else None
         window = tuple(map(int, record["window"])) if record.get("window") else None
-        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration, window)
+        task = task_from_record(record["task"]) if record.get("task") else None
+        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration, window, task)
 
     def save(self, path: str | Path) -> None:
         """Write the prior alone to a `.safetensors` file."""
@@ -339,15 +358,6 @@ class FieldOfExperts:
         if "scantune-prior" not in metadata:
             raise InputError(f"{path} is not a prior file; expected one written by FieldOfExperts.save.")
         return cls.restore(json.loads(metadata["scantune-prior"]), tensors)
-
-
-@torch.no_grad()
-def _detected(network: nn.Module, images: Tensor) -> Task:
-    """Return the task of a network by its output, in evaluation mode."""
-    training = network.training
-    task = Segmentation.detect(network.eval(), images)
-    network.train(training)
-    return task
 
 
 def _home_scan(scan: Tensor | tuple[Tensor, Tensor | None] | HomeScan) -> HomeScan:

@@ -1,7 +1,6 @@
 """Fit of a Field of Experts: two or three passes over the training subjects, a mini-batch in memory at a time."""
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,9 +19,11 @@ from scantune.experts import (
     Recording,
     choose_layers,
 )
+from scantune.networks import AdaptableNetwork, copied
 from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
 from scantune.scans.volume import Volume
-from scantune.tasks import Foreground, Segmentation, Task
+from scantune.tasks import Foreground, OutputChoice, Segmentation, Task
+from scantune.tasks.trial import padded_for
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class FitSettings:
             authors' code.
         task: How the output is read; by default a segmentation, detected from the network's output. With it,
             `foreground` is the task's own.
+        output: Where the class scores are in the network's output: a key, an index or a function. By default what the
+            task says, or a tensor, the first of a tuple, or `out`, `logits` or `pred` of a dictionary.
         window: Spatial size of the windows that are taken from larger volumes, here and whenever the prior is used.
     """
 
@@ -55,15 +58,17 @@ class FitSettings:
     output_experts: bool = False
     task: Task | None = None
     window: tuple[int, ...] | None = None
+    output: OutputChoice = None
 
 
 @dataclass(frozen=True)
 class FittedExperts:
-    """Expert families, by name, with the densities of their layers, and notes on what was left out."""
+    """Expert families, by name, with the densities of their layers, notes on what was left out, and the task."""
 
     families: dict[str, ExpertFamily]
     subjects: int
     notes: tuple[str, ...]
+    task: Task
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,12 @@ def fit_experts(
     """Fit CNN experts (Eq. 7 to 9), then PCA experts (Sec. 3.2.3); see `FieldOfExperts.fit`."""
     _require_volumes(volumes, masks)
     density = density_template(settings.density, settings.alpha)
-    network = deepcopy(network).eval()
+    network = AdaptableNetwork.bare(copied(network)).eval()
     given = zip(volumes, masks or [None] * len(volumes), strict=True)
-    seen = [windows_of(Volume(*each), settings.window) for each in given]
+    choice = output_of(settings.task, settings.output)
+    seen = [
+        padded_for(network, windows_of(Volume(each.float(), mask), settings.window), choice) for each, mask in given
+    ]
     volumes, masks = [volume.images for volume in seen], [volume.padding for volume in seen]
     subjects = TrainingSubjects(network, volumes, masks, settings.batch)
     first = volumes[0][:1]
@@ -105,7 +113,9 @@ def fit_experts(
         raise InputError(
             f"The network has a layer named {OUTPUT!r}, as the output experts are; leave it out of layers=."
         )
-    task = settings.task or Segmentation.detect(network, first, settings.foreground)
+    task = read_by(settings.task, settings.output) or Segmentation.detect(
+        network, first, settings.foreground, settings.output
+    )
     patches = settings.patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
     scatter = PatchScatter(settings.last or chosen[-1], patches, task)
 
@@ -121,7 +131,7 @@ def fit_experts(
     # The moments that standardise are Gaussian densities already; others are estimated from standardised values.
     if not isinstance(density, Gaussian):
         families = _refit_densities(subjects, families, density)
-    return FittedExperts(families, len(volumes), (*notes, *pca_notes))
+    return FittedExperts(families, len(volumes), (*notes, *pca_notes, *task.remarks), output)
 
 
 def windows_of(volume: Volume, window: tuple[int, ...] | None) -> Volume:
@@ -129,6 +139,24 @@ def windows_of(volume: Volume, window: tuple[int, ...] | None) -> Volume:
     if window is None or tuple(volume.images.shape[2:]) == window:
         return volume
     return Tiling(window).sample(volume.images, volume.padding, volume.reference)
+
+
+def output_of(task: Task | None, output: OutputChoice) -> OutputChoice:
+    """Return where the class scores are in a network's output: what was asked for, or what the task says."""
+    return task.output if output is None and task is not None else output
+
+
+def read_by(task: Task | None, output: OutputChoice) -> Task | None:
+    """Return a task that reads another part of the network's output, if one was asked for.
+
+    Raises:
+        InputError: The task is not a segmentation.
+    """
+    if output is None or task is None:
+        return task
+    if not isinstance(task, Segmentation):
+        raise InputError(f"output= is for segmentation; the output of {task.name} is what its network gives.")
+    return replace(task, output=output)
 
 
 def density_template(name: str, alpha: float = ALPHA) -> Density:

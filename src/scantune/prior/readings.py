@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from scantune.networks import in_evaluation
 from scantune.prior.assessment import SHOWING, GradedReadings, HomeReadings, Readings, overlaps
 from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Volume, batch_size
-from scantune.tasks import Task
+from scantune.tasks import Task, are_masks
 
 READ_SLICES = 24
 """Most slices of a scan that readings are taken from, at equal distances."""
@@ -59,7 +60,7 @@ class PredictionReader:
         Args:
             network: The network.
             names: The perturbations.
-            own: Labels of the slices as they are `(slices, *spatial)`, if they are known.
+            own: Labels of the slices as they are `(slices, *spatial)`, if they are known, or masks.
         """
         labels = self.labels(network) if own is None else own
         perturbed = {name: self.labels(network, name) for name in names}
@@ -111,15 +112,14 @@ class HomeScan:
 @torch.no_grad()
 def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structures: int) -> HomeReadings:
     """Return the readings of held-out source scans, with the Dice of their predictions if all have references."""
-    training = network.training
-    network.eval()
     readings, scores = [], []
-    for scan in scans:
-        reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
-        labels = reader.labels(network)
-        readings.append(reader.read(network, own=labels))
-        reference = scan.volume.reference
-        if reference is not None:
-            scores.append(overlaps(labels, reference.cpu()[list(reader.slices)], structures))
-    network.train(training)
+    with in_evaluation(network):
+        for scan in scans:
+            reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
+            labels = reader.labels(network)
+            readings.append(reader.read(network, own=labels))
+            reference = scan.volume.reference
+            # A label map does not show structures that overlap.
+            if reference is not None and are_masks(reference) == task.overlapping:
+                scores.append(overlaps(labels, reference.cpu()[list(reader.slices)], structures))
     return HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,17 @@ OUTPUT_ENDINGS = {
 """Files that a run may write for a scan: the key in the manifest, and the end of the file name."""
 
 
-def output_name(scan: str, kind: str) -> str:
-    """Return the name of one of a scan's files in the output folder."""
-    return f"{scan}_{OUTPUT_ENDINGS[kind]}"
+STRUCTURE_KINDS = ("segmentation", "source")
+"""Keys of files that structures have each for themselves if they may overlap, as `segmentation core`."""
+
+
+def output_name(scan: str, kind: str, structure: str = "") -> str:
+    """Return the name of one of a scan's files in the output folder, or of that of one structure."""
+    if not structure:
+        return f"{scan}_{OUTPUT_ENDINGS[kind]}"
+    stem, *suffixes = OUTPUT_ENDINGS[kind].split(".")
+    plain = re.sub(r"[^\w-]+", "-", structure).strip("-") or "structure"
+    return ".".join([f"{scan}_{stem}_{plain}", *suffixes])
 
 
 DECISIONS_OF_VERSION_0_1 = {"kept": "adapted", "skipped": "left alone", "rolled back": "unsolved"}

@@ -6,6 +6,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 CPU_SLICES, GPU_PIXELS = 2, 32 * 256 * 256
 """Size of a batch without gradients: few slices on a CPU, whose cache then holds the features, and many pixels on a
@@ -61,6 +62,23 @@ class Volume:
         )
         moved = self.images.to(device)
         return replace(self, images=moved, padding=padding, chosen=chosen, reference=reference)
+
+    def padded(self, multiple: int) -> Self:
+        """Return a volume whose sizes are divisible by a number: its edges continue, marked as padding.
+
+        The padding comes last along each axis, so that no pixel moves.
+        """
+        size = self.images.shape[2:]
+        more = [-length % multiple for length in size]
+        if not any(more):
+            return self
+        last_first = [end for extent in reversed(more) for end in (0, extent)]
+        padding = self.images.new_zeros(len(self.images), 1, *size) if self.padding is None else self.padding.float()
+        marked = F.pad(padding, last_first, value=1) > 0
+        reference = None if self.reference is None else F.pad(self.reference, last_first)
+        return replace(
+            self, images=F.pad(self.images, last_first, mode="replicate"), padding=marked, reference=reference
+        )
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield all slices once, in order."""

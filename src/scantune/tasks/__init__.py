@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from scantune.errors import InputError
-from scantune.tasks.base import Task, main_output, soft_dice_loss
+from scantune.tasks.base import Task, soft_dice_loss
+from scantune.tasks.outputs import OutputChoice, main_output
 from scantune.tasks.registration import Registration
 from scantune.tasks.segmentation import Foreground, Segmentation
+from scantune.tasks.structures import are_masks, painted, structure_counts, structure_mask
 
 TASKS: dict[str, type[Task]] = {"segmentation": Segmentation, "registration": Registration}
 
@@ -35,12 +37,17 @@ def task_from_record(record: Mapping[str, Any]) -> Task:
 __all__ = [
     "TASKS",
     "Foreground",
+    "OutputChoice",
     "Registration",
     "Segmentation",
     "Task",
+    "are_masks",
     "find_task",
     "main_output",
+    "painted",
     "soft_dice_loss",
+    "structure_counts",
+    "structure_mask",
     "task_from_record",
     "task_record",
 ]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from scantune.errors import InputError
+from scantune.tasks.outputs import OutputChoice, main_output
 
 Measure = Literal["stability", "likeness"]
 """What the guard judges steps by: how stable predictions are, or how far a warped atlas looks like the scan."""
@@ -23,6 +23,20 @@ class Task(ABC):
     """What the guard judges the steps of an adaptation by."""
     exclusive: bool
     """Whether the channels of the probabilities are one class each, background first."""
+    overlapping: bool
+    """Whether the labels are masks, one for each structure, which may overlap."""
+    output: OutputChoice
+    """Where the tensor that counts is in the network's output."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return sentences on what was assumed about the output, as no output can show it."""
+        return []
+
+    def scores(self, output: Any) -> Tensor:
+        """Return the tensor that counts in the network's raw output, in single precision or better."""
+        values = main_output(output, self.output)
+        return values.to(torch.promote_types(values.dtype, torch.float32))
 
     @property
     def pointwise(self) -> bool:
@@ -39,7 +53,10 @@ class Task(ABC):
 
     @abstractmethod
     def labels(self, probabilities: Tensor) -> Tensor:
-        """Return labels `(slices, *spatial)`, 0 for background, from class probabilities."""
+        """Return labels `(slices, *spatial)`, 0 for background, from class probabilities.
+
+        Of structures that may overlap these are masks `(slices, structures, *spatial)` of type bool.
+        """
 
     def predict(self, output: Any) -> Tensor:
         """Return the labels that a user sees, from the network's raw output."""
@@ -65,20 +82,6 @@ class Task(ABC):
     @abstractmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Restore a task from `record`."""
-
-
-def main_output(output: Any) -> Tensor:
-    """Return the tensor that counts in an output: the first of a tuple or list, `out` of a dictionary."""
-    if isinstance(output, Mapping):
-        output = output["out"] if "out" in output else next(iter(output.values()))
-    while isinstance(output, tuple | list) and output:
-        output = output[0]
-    if not isinstance(output, Tensor):
-        raise InputError(
-            f"The network gives {type(output).__name__}, expected a tensor, a tuple that starts with one, or a "
-            "dictionary of tensors; wrap the network so that it does."
-        )
-    return output
 
 
 def soft_dice_loss(probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scantune.networks.adaptable import block_means
 from scantune.networks.diffeomorphism import folding_share, local_correlation, roughness
-from scantune.tasks.base import Measure, Task, main_output, soft_dice_loss
+from scantune.tasks.base import Measure, Task, soft_dice_loss
 
 World = tuple[tuple[float, ...], ...]
 
@@ -28,6 +28,8 @@ class Registration(Task):
     method: ClassVar[str] = "instance"
     judged_by: ClassVar[Measure] = "likeness"
     exclusive = True
+    overlapping = False
+    output = None
     smoothness: float = 0.0
     similarity: float = 0.0
     atlas: str = ""
@@ -35,7 +37,7 @@ class Registration(Task):
 
     def probabilities(self, output: Any) -> Tensor:
         """Return the warped labels of the atlas, `(slices, classes, *spatial)`, with fractions at borders."""
-        return main_output(output)
+        return self.scores(output)
 
     def labels(self, probabilities: Tensor) -> Tensor:
         """Return the label with the largest share of a pixel."""

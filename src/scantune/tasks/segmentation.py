@@ -1,7 +1,7 @@
 """Segmentation: the output is a class for every pixel."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -9,13 +9,22 @@ from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.kernels import usable
-from scantune.tasks.base import Measure, Task, main_output, soft_dice_loss
+from scantune.tasks.base import Measure, Task, soft_dice_loss
+from scantune.tasks.outputs import OutputChoice, main_output
 
 Activation = Literal["softmax", "sigmoid", "none"]
 Foreground = Iterable[int] | Callable[[Any], Tensor] | Literal["max"] | None
 """Output channels, or a function of the raw output, or None for all but the background, or `max` for the likeliest."""
 
 ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid", "none")
+
+ASSUMED = {
+    "softmax": "The network gives logits of several channels, which do not show whether classes exclude each other: "
+    "softmax was assumed. For structures that may overlap, give task=Segmentation(overlapping=True).",
+    "none": "The network gives several channels from 0 to 1 that do not sum to 1: probabilities of structures that may "
+    "overlap were assumed. For classes that exclude each other, give task=Segmentation().",
+}
+"""Remarks on what several channels do not show, by the activation that was assumed."""
 
 TOLERANCE = 1e-3
 """How far probabilities may be off by rounding."""
@@ -35,6 +44,11 @@ class Segmentation(Task):
             channels will do. It cannot be stored in a file.
         likeliest: Whether the foreground probability is that of the likeliest structure, as in the authors' code, and
             not of any structure.
+        overlapping: Whether structures may overlap, as the regions of BraTS do. The prediction is then a mask of each
+            channel, `(slices, channels, *spatial)`. It makes `exclusive` False, and `sigmoid` of `softmax`.
+        output: Where the class scores are in the network's output: a key, an index, or a function, which cannot be
+            stored in a file. By default a tensor, the first of a tuple, or `out`, `logits` or `pred` of a dictionary.
+        assumed: Whether it is a guess that the channels exclude each other, or that they do not.
     """
 
     name: ClassVar[str] = "segmentation"
@@ -45,10 +59,19 @@ class Segmentation(Task):
     structures: tuple[int, ...] | None = None
     rule: Callable[[Any], Tensor] | None = None
     likeliest: bool = False
+    overlapping: bool = False
+    output: OutputChoice = None
+    assumed: bool = field(default=False, compare=False)
 
     @classmethod
     @torch.no_grad()
-    def detect(cls, network: Callable[[Tensor], Any], images: Tensor, foreground: Foreground = None) -> Self:
+    def detect(
+        cls,
+        network: Callable[[Tensor], Any],
+        images: Tensor,
+        foreground: Foreground = None,
+        output: OutputChoice = None,
+    ) -> Self:
         """Detect whether a network gives logits or probabilities, of exclusive classes or not.
 
         Logits may happen to lie between 0 and 1 on a scan; probabilities do so on whatever they are made from, strong
@@ -58,33 +81,54 @@ class Segmentation(Task):
             network: The network, in evaluation mode.
             images: What it is made for, `(slices, channels, *spatial)`.
             foreground: What counts as foreground.
+            output: Where the class scores are in the network's output.
         """
         if callable(foreground):
-            return replace(cls.detect(network, images), rule=foreground)
+            return replace(cls.detect(network, images, output=output), rule=foreground)
         if isinstance(foreground, str):
             if foreground != "max":
                 raise InputError(f"foreground must be output channels, a function or 'max', got {foreground!r}.")
-            return replace(cls.detect(network, images), likeliest=True)
+            return replace(cls.detect(network, images, output=output), likeliest=True)
         structures = None if foreground is None else tuple(foreground)
-        values = main_output(network(images)).float()
-        bounded = _bounded(values) and _bounded(main_output(network(_strong_noise(images))).float())
+        probe = cls(output=output)
+        values = probe.scores(network(images))
+        bounded = _bounded(values) and _bounded(probe.scores(network(_strong_noise(images))))
         sums_to_one = bool(torch.allclose(values.sum(1), torch.ones_like(values.sum(1)), atol=TOLERANCE))
         exclusive = values.shape[1] > 1 and (not bounded or sums_to_one)
         activation: Activation = "none" if bounded else ("softmax" if exclusive else "sigmoid")
-        return cls(activation, exclusive, structures)
+        several = values.shape[1] > 1
+        return cls(
+            activation,
+            exclusive,
+            structures,
+            overlapping=several and not exclusive,
+            output=output,
+            assumed=several and not (bounded and sums_to_one),
+        )
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}.")
+        if self.overlapping:
+            object.__setattr__(self, "exclusive", False)
+            object.__setattr__(self, "activation", "sigmoid" if self.activation == "softmax" else self.activation)
 
     @property
     def pointwise(self) -> bool:
-        """Return True, unless a rule defines the foreground."""
-        return self.rule is None
+        """Return True, unless a function defines the foreground or the output."""
+        return self.rule is None and not callable(self.output)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return a sentence if it is a guess whether classes exclude each other."""
+        return [ASSUMED[self.activation]] if self.assumed and self.activation in ASSUMED else []
 
     def probabilities(self, output: Any) -> Tensor:
         """Return class probabilities `(slices, classes, *spatial)`."""
-        values = main_output(output)
+        return self._activated(self.scores(output))
+
+    def _activated(self, values: Tensor) -> Tensor:
+        """Return the probabilities of class scores."""
         if self.activation == "softmax":
             return values.softmax(1)
         return values.sigmoid() if self.activation == "sigmoid" else values
@@ -109,7 +153,12 @@ class Segmentation(Task):
         return 1 - (1 - chosen).prod(1, keepdim=True)
 
     def labels(self, probabilities: Tensor) -> Tensor:
-        """Return the likeliest class; of independent channels the likeliest above a half, or background."""
+        """Return the likeliest class; of independent channels the likeliest above a half, or background.
+
+        Of structures that may overlap, return for each whether it is above a half, `(slices, structures, *spatial)`.
+        """
+        if self.overlapping:
+            return probabilities > 0.5
         if self.exclusive:
             return probabilities.argmax(1)
         best, channel = probabilities.max(1)
@@ -117,14 +166,13 @@ class Segmentation(Task):
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
         """Return one minus the mean soft Dice, over images and all classes."""
-        values = main_output(output)
+        values = main_output(output, self.output)
         if self.activation == "softmax" and usable(values):
             from scantune.kernels.triton.dice import softmax_dice_loss
 
             return softmax_dice_loss(values, target)
         # Half-precision outputs would make a coarse loss.
-        probabilities = self.probabilities(values.to(torch.promote_types(values.dtype, torch.float32)))
-        return soft_dice_loss(probabilities, target)
+        return soft_dice_loss(self.probabilities(output), target)
 
     def record(self) -> dict[str, Any]:
         """Return the task as JSON."""
@@ -132,9 +180,16 @@ class Segmentation(Task):
             raise InputError(
                 "A foreground given as a function cannot be stored; give foreground= as output channels instead."
             )
+        if callable(self.output):
+            raise InputError(
+                "An output given as a function cannot be stored; give output= as a key or an index, or wrap the "
+                "network in a module that returns that tensor."
+            )
         structures = None if self.structures is None else list(self.structures)
         record = {"activation": self.activation, "exclusive": self.exclusive, "structures": structures}
-        return record | ({"likeliest": True} if self.likeliest else {})
+        further = {"likeliest": self.likeliest, "overlapping": self.overlapping, "assumed": self.assumed}
+        record |= {name: True for name, value in further.items() if value}
+        return record if self.output is None else record | {"output": self.output}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
@@ -147,8 +202,21 @@ class Segmentation(Task):
                 "The recorded task must say exclusive = true or false, and structures as output channels or null, not "
                 f"{record['exclusive']!r} and {structures!r}."
             )
-        likeliest = bool(record.get("likeliest", False))
-        return cls(record["activation"], record["exclusive"], structures, likeliest=likeliest)
+        output = record.get("output")
+        if not isinstance(output, str | int | None) or isinstance(output, bool):
+            raise InputError(f"The recorded task must have a key or an index as output, not {output!r}.")
+        likeliest, overlapping, assumed = (
+            bool(record.get(name, False)) for name in ("likeliest", "overlapping", "assumed")
+        )
+        return cls(
+            record["activation"],
+            record["exclusive"],
+            structures,
+            likeliest=likeliest,
+            overlapping=overlapping,
+            output=output,
+            assumed=assumed,
+        )
 
 
 def _bounded(values: Tensor) -> bool:

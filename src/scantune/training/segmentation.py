@@ -16,7 +16,7 @@ from scantune.config.settings import TrainSettings
 from scantune.errors import InputError
 from scantune.networks.adaptable import AdaptableNetwork
 from scantune.runtime.devices import find_device, reproducible
-from scantune.tasks.base import Task, main_output
+from scantune.tasks import Task, main_output
 from scantune.tasks.segmentation import Segmentation
 from scantune.training.augment import Augmentation, augment
 from scantune.training.examples import (

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from scantune.adaptation.adapt import source_network
 from scantune.adaptation.calibration.degradations import SEVERITIES, Degradation, part_of
 from scantune.adaptation.guard.rescue import Rescue, Stage
 from scantune.adaptation.loop import optimise
 from scantune.adaptation.schedules import PRESETS
+from scantune.adaptation.source import source_network
 from scantune.backends import Preprocessing
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
@@ -50,7 +50,7 @@ class Stand:
         assert isinstance(model.backend, Preprocessing)
         preprocessing = replace(model.backend, n4=False)
         volume = Volume(preprocessing.prepare(case).volume).to(where)
-        network, task = source_network(model, volume, where, 0)
+        network, task = source_network(model.network, volume, where, 0), model.task
         prior = None if model.prior is None else model.prior.to(where)
         method = find_method(task.method)(ModelParts(task, prior, model.helpers), {})
         return cls(model, network, method, preprocessing, steps)

@@ -10,10 +10,9 @@ from scantune.adaptation.guard.base import Guard
 from scantune.adaptation.guard.stability import agreements
 from scantune.methods.instance import atlas_correlation
 from scantune.networks.diffeomorphism import jacobian_determinant, spatial_gradients
-from scantune.prior.calibration import structure_counts
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
-from scantune.tasks import Task
+from scantune.tasks import Task, structure_counts
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from scantune.adaptation.guard.base import Guard
-from scantune.prior.calibration import Calibration, structure_counts
+from scantune.prior.calibration import Calibration
 from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
 from scantune.runtime.threads import Threads, thread_count
 from scantune.scans.volume import batch_size
-from scantune.tasks import Task
+from scantune.tasks import Task, structure_counts, structure_mask
 
 GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
 """Perturbations that the guard uses, chosen by `scripts/guard_rules.py`."""
@@ -86,10 +86,10 @@ class PerturbedSlices:
 
 
 def agreements(one: Tensor, other: Tensor, structures: int) -> list[float]:
-    """Return the Dice of each structure in two label maps; 1 if neither has it."""
+    """Return the Dice of each structure in two label maps, or in masks; 1 if neither has it."""
     found = []
     for value in range(1, structures + 1):
-        here, there = one == value, other == value
+        here, there = structure_mask(one, value), structure_mask(other, value)
         total = float(here.sum() + there.sum())
         found.append(2 * float((here & there).sum()) / total if total else 1.0)
     return found
