@@ -53,7 +53,7 @@ class OutputFolder:
         Args:
             name: The scan that is about to be adapted to.
             content: The hash of its content.
-            structures: Structures that may overlap, each of which has a file of its own.
+            structures: Structures, which have files of their own if they may overlap.
 
         Raises:
             ScanError: Its outputs would replace such a file.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """An adapted scan.
 
@@ -76,6 +76,12 @@ class Result:
     def source_prediction(self) -> Any:
         """Return the labels before adaptation."""
         return self._on_own_grid(self.source)
+
+    def __repr__(self) -> str:
+        """Return a short description, without the tensors."""
+        name = "a tensor" if self.case is None else self.case.name
+        energies = f"energy_before={self.energy_before}, energy_after={self.energy_after}"
+        return f"Result({name}, decision={self.decision.action!r}, reason={self.decision.reason!r}, {energies})"
 
     @property
     def energy_before(self) -> float | None:

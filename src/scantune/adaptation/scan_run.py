@@ -151,8 +151,7 @@ class ScanRun:
         recorded: ManifestEntry = {}
         try:
             if not self.overwrite:
-                structures = list(self.model.labels) if self.model.task.overlapping else []
-                self.out.protect(name, entry["input_hash"], structures)
+                self.out.protect(name, entry["input_hash"], list(self.model.labels))
             entry |= {"status": "done", **self._results(name, files, entry)}
         except InputError as error:
             entry |= _FAILED | {"reason": str(error)}

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scantune.errors import InputError
+from scantune.networks.eager import unfrozen
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.unet import UNet
 
@@ -49,6 +50,7 @@ class AdaptableNetwork(nn.Module):
         """
         if isinstance(network, AdaptableNetwork):
             return network
+        network = unfrozen(network)
         first = next((m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Conv3d)), None)
         if first is None and (channels is None or dimensions is None):
             raise InputError(

@@ -19,6 +19,19 @@ def eager_network(network: Any) -> nn.Module:
     """Return a network without the wrapper of `torch.compile`.
 
     Raises:
+        InputError: It is no network, a frozen graph, or has no weights.
+    """
+    eager = unfrozen(network)
+    if next(_tensors(eager), None) is None:
+        kind = type(eager).__name__
+        raise InputError(f"The network ({kind}) has no weights in PyTorch, as a module around an ONNX file: {EAGER}")
+    return eager
+
+
+def unfrozen(network: Any) -> nn.Module:
+    """Return a network without the wrapper of `torch.compile`, with or without weights.
+
+    Raises:
         InputError: It is no network, or a frozen graph.
     """
     kind = type(network).__name__
@@ -31,8 +44,6 @@ def eager_network(network: Any) -> nn.Module:
     assert isinstance(eager, nn.Module)
     if any(map(_is_frozen, eager.modules())):
         raise InputError(f"The network ({kind}) {FROZEN}")
-    if next(_tensors(eager), None) is None:
-        raise InputError(f"The network ({kind}) has no weights in PyTorch, as a module around an ONNX file: {EAGER}")
     return eager
 
 

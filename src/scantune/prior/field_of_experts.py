@@ -15,13 +15,12 @@ from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import AdaptableNetwork, Affine, eager_network, in_evaluation
 from scantune.prior.calibration import Calibration, predicted_proportions
 from scantune.prior.coverage import Coverage, Shown
-from scantune.prior.fit import FitSettings, fit_experts, windows_of
+from scantune.prior.fit import FitSettings, fit_experts, seen_by
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
 from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task, task_from_record, task_record
-from scantune.tasks.trial import padded_for
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
@@ -209,9 +208,9 @@ class FieldOfExperts:
         return total
 
     def _seen(self, network: AdaptableNetwork, volume: Volume, task: Task | None) -> Volume:
-        """Return what a network in evaluation mode sees of a volume: all of it, padded if needed, or windows."""
-        windows = windows_of(replace(volume, images=volume.images.float()), self.window)
-        return padded_for(network, windows, None if task is None else task.output)
+        """Return what a network in evaluation mode sees of a volume."""
+        single = replace(volume, images=volume.images.float())
+        return seen_by(network, single, self.window, None if task is None else task.output)
 
     def energy(self, network: nn.Module, volume: Tensor, mask: Tensor | None = None) -> float:
         """Return the FoE-CNN energy of a scan (Eq. 13): E_s KL(p_s || p_t), mean over channels, then over layers.

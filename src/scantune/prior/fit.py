@@ -23,7 +23,7 @@ from scantune.networks import AdaptableNetwork, copied
 from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
 from scantune.scans.volume import Volume
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task
-from scantune.tasks.trial import padded_for
+from scantune.tasks.trial import padded_for, require_answer
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,9 @@ def fit_experts(
     density = density_template(settings.density, settings.alpha)
     network = AdaptableNetwork.bare(copied(network)).eval()
     given = zip(volumes, masks or [None] * len(volumes), strict=True)
-    choice = output_of(settings.task, settings.output)
-    seen = [
-        padded_for(network, windows_of(Volume(each.float(), mask), settings.window), choice) for each, mask in given
-    ]
+    asked = read_by(settings.task, settings.output)
+    choice = output_of(asked, settings.output)
+    seen = [seen_by(network, Volume(each.float(), mask), settings.window, choice) for each, mask in given]
     volumes, masks = [volume.images for volume in seen], [volume.padding for volume in seen]
     subjects = TrainingSubjects(network, volumes, masks, settings.batch)
     first = volumes[0][:1]
@@ -113,9 +112,7 @@ def fit_experts(
         raise InputError(
             f"The network has a layer named {OUTPUT!r}, as the output experts are; leave it out of layers=."
         )
-    task = read_by(settings.task, settings.output) or Segmentation.detect(
-        network, first, settings.foreground, settings.output
-    )
+    task = asked or Segmentation.detect(network, first, settings.foreground, settings.output)
     patches = settings.patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
     scatter = PatchScatter(settings.last or chosen[-1], patches, task)
 
@@ -132,6 +129,19 @@ def fit_experts(
     if not isinstance(density, Gaussian):
         families = _refit_densities(subjects, families, density)
     return FittedExperts(families, len(volumes), (*notes, *pca_notes, *task.remarks), output)
+
+
+def seen_by(network: nn.Module, volume: Volume, window: tuple[int, ...] | None, choice: OutputChoice) -> Volume:
+    """Return what a network in evaluation mode sees of a volume: windows, or all of it, padded if it must be.
+
+    Raises:
+        InputError: The network does not take it, or its output cannot be read.
+    """
+    if window is None:
+        return padded_for(network, volume, choice)
+    windows = windows_of(volume, window)
+    require_answer(network, windows.images[:1], choice)  # windows have the size that was chosen for them
+    return windows
 
 
 def windows_of(volume: Volume, window: tuple[int, ...] | None) -> Volume:

@@ -64,7 +64,7 @@ def require_answer(network: nn.Module, images: Tensor, choice: OutputChoice = No
     if values.ndim == images.ndim and len(values) == len(images) and values.shape[2:] == images.shape[2:]:
         return
     size = " x ".join(map(str, images.shape[2:]))
-    found = described(output) if choice is None else f"{described(values)} by output={choice!r}"
+    found = described(output) if choice is None else f"{described(values)}, chosen by output=,"
     raise InputError(
         f"The network ({name}) gives {found} for an input of shape {tuple(images.shape)}, expected class scores "
         f"({len(images)}, classes, {', '.join(map(str, images.shape[2:]))}), one for each pixel of {size}. Choose "
