@@ -151,7 +151,7 @@ def test_commands_know_the_files_of_structures(model, tmp_path):
     (tmp_path / "other" / "s1_seg_whole.nii.gz").write_text("mine")
     (refused,) = adapt_scans([tmp_path / "s1.nii.gz"], model, tmp_path / "other", settings, pages=False)
     assert refused.status == "failed"
-    assert "s1_seg_whole.nii.gz is there already" in refused.entry["reason"]
+    assert "s1_seg_whole.nii.gz already exists" in refused.entry["reason"]
 
 
 def test_structures_whose_files_would_be_one_are_refused(model, tmp_path):

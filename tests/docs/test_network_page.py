@@ -10,9 +10,12 @@ import pytest
 import torch
 
 import scantune
+from scantune import InputError
 from scantune.cli.main import main
 from scantune.model.architecture import Architecture
 from scantune.networks.monai_networks import MONAI_NETWORKS
+from scantune.tasks import Segmentation
+from tests.conftest import toy_scan
 from tests.docs.test_readme import blocks, desk  # noqa: F401
 from tests.toy_bundle import toy_volume, write_bundle, write_data, write_volume
 from tests.toy_nnunet import write_raw, write_results, write_scan
@@ -118,3 +121,49 @@ def test_a_network_of_an_installed_package(entry, tmp_path, monkeypatch):
         assert Architecture("my-unet", {"width": 2}).build()(torch.rand(1, 1, 16, 16)).shape == (1, 3, 16, 16)
     finally:
         sys.modules.pop("my_networks", None)
+
+
+class TwoHeads(torch.nn.Module):
+    """A toy network that gives its scores under a name of its own."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        scores = self.network(x)
+        return {"features": scores.exp(), "scores": scores}
+
+
+def run_blocks(title, names):
+    for block in code("python", title):
+        exec(compile(block, "network.md", "exec"), names)
+    return names
+
+
+def test_outputs_are_read_as_the_page_says(toy):
+    volume = toy_scan(80)[0]
+    names = {"scantune": scantune, "my_network": toy.network, "volumes": toy.volumes, "volume": volume}
+    found = run_blocks("How outputs are read", names | {"two_headed_network": TwoHeads(toy.network)})
+    assert torch.equal(found["result"].source_prediction, toy.network(volume).argmax(1))
+    assert found["prior"].task == Segmentation()
+
+
+def test_regions_that_overlap_become_masks(toy):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(toy.network, torch.nn.Conv2d(3, 2, 1)).eval()
+    volume = toy_scan(81)[0]
+    names = {"scantune": scantune, "Segmentation": Segmentation, "volumes": toy.volumes, "volume": volume}
+    found = run_blocks("Structures that may overlap", names | {"region_network": network})
+    assert torch.equal(found["result"].source_prediction, network(volume).sigmoid() > 0.5)
+    assert found["core"].shape == (len(volume), *volume.shape[2:])
+
+
+def test_the_sentence_of_a_network_that_fails_is_the_one_on_the_page():
+    from monai.networks.nets import UNet
+
+    network = UNet(2, 4, 2, channels=(8, 16), strides=(2,), num_res_units=0)
+    with pytest.raises(InputError) as refused:
+        scantune.adapt(network, torch.rand(2, 1, 48, 48), method="source", device="cpu")
+    (printed,) = code("text", "Networks as they are")
+    assert str(refused.value) == " ".join(printed.split())

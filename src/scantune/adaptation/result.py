@@ -186,6 +186,10 @@ class Result:
 
         if self.case is None:
             raise InputError("Only a scan from DICOM files can have a DICOM segmentation.")
+        if self.adapted.task.overlapping:
+            raise InputError(
+                "A DICOM segmentation is one label map, but structures may overlap: use their NIfTI files."
+            )
         colours = rgb_colours(self.labels)
         segments = [Segment(name, self.labels[name], colour) for name, colour in colours.items()]
         write_dicom_segmentation(Path(path), self.prediction, self.case, segments)

@@ -67,6 +67,6 @@ def _runs(network: nn.Module, images: Tensor) -> bool:
     """Return True if a network takes channels-last features, which a `view` of them may not."""
     try:
         network(images)
-    except Exception:  # of any kind; what does not depend on the layout is told later
+    except Exception:  # of any kind; a later trial reports what the layout does not cause
         return False
     return True
