@@ -14,6 +14,10 @@ MULTIPLES = (2, 4, 8, 16, 32, 64)
 """What sizes may have to be divisible by: pooling halves them, up to six times."""
 
 
+class AnswerError(InputError):
+    """A network fails on images, or gives something else than class scores of their size."""
+
+
 def padded_for(network: nn.Module, volume: Volume, choice: OutputChoice = None) -> Volume:
     """Return a volume that a network takes: itself, or padded to sizes that are divisible by a power of two.
 
@@ -28,7 +32,7 @@ def padded_for(network: nn.Module, volume: Volume, choice: OutputChoice = None) 
     first = replace(volume, images=volume.images[:1], padding=None, reference=None, chosen=None)
     try:
         require_answer(network, first.images, choice)
-    except InputError as refusal:
+    except AnswerError as refusal:
         tried = {tuple(first.images.shape)}
         for multiple in MULTIPLES:
             larger = first.padded(multiple)
@@ -55,7 +59,7 @@ def require_answer(network: nn.Module, images: Tensor, choice: OutputChoice = No
         if isinstance(error, InputError) or is_out_of_memory(error):
             raise
         kind = str(images.dtype).removeprefix("torch.")
-        raise InputError(
+        raise AnswerError(
             f"The network ({name}) fails on an input of shape {tuple(images.shape)}, {kind}: "
             f"{type(error).__name__}: {_first_line(error)}. Give scans as it was trained on: "
             "(slices, channels, height, width), or (1, channels, depth, height, width) for a 3D network."
@@ -65,7 +69,7 @@ def require_answer(network: nn.Module, images: Tensor, choice: OutputChoice = No
         return
     size = " x ".join(map(str, images.shape[2:]))
     found = described(output) if choice is None else f"{described(values)}, chosen by output=,"
-    raise InputError(
+    raise AnswerError(
         f"The network ({name}) gives {found} for an input of shape {tuple(images.shape)}, expected class scores "
         f"({len(images)}, classes, {', '.join(map(str, images.shape[2:]))}), one for each pixel of {size}. Choose "
         "another part by output=, a key, an index or a function of the output, or resample it in the network."
@@ -75,7 +79,7 @@ def require_answer(network: nn.Module, images: Tensor, choice: OutputChoice = No
 def _answers(network: nn.Module, images: Tensor, choice: OutputChoice) -> bool:
     try:
         require_answer(network, images, choice)
-    except InputError:
+    except AnswerError:
         return False
     return True
 
