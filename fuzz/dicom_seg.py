@@ -113,12 +113,12 @@ def odd_elements(rng: random.Random, data: bytes) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = pydicom.dcmread(io.BytesIO(data))
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            _spoil(rng, file)
         stream = io.BytesIO()
         try:
+            for _ in range(rng.choice((1, 1, 2, 3))):
+                _spoil(rng, file)
             file.save_as(stream, enforce_file_format=False)
-        except Exception:  # a value that cannot be written damages nothing
+        except Exception:  # pydicom cannot read a value again, or write it: nothing is damaged
             return data
     return stream.getvalue()
 
@@ -127,7 +127,7 @@ def _spoil(rng: random.Random, file: Any) -> None:
     """Remove an element of a data set, or one below it, or give it an odd value."""
     import pydicom
 
-    element = file[rng.choice([element.tag for element in file])]
+    element = file[rng.choice(list(file.keys()))]
     if element.VR == "SQ" and len(element.value) and chance(rng, 0.8):
         _spoil(rng, rng.choice(list(element.value)))
         return

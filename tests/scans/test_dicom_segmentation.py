@@ -152,10 +152,11 @@ def test_names_find_their_codes(name, value):
     assert len(found.value) <= 16
 
 
-def test_a_segmentation_without_a_voxel_is_written(tmp_path, volume):
+def test_a_segmentation_without_a_voxel_is_written_without_a_word(tmp_path, volume, caplog):
     case = read_scan(write_series(tmp_path / "series", volume))
     write_dicom_segmentation(tmp_path / "a.dcm", np.zeros(SHAPE, np.uint8), case, SEGMENTS)
     assert not pydicom.dcmread(tmp_path / "a.dcm").pixel_array.any()
+    assert not caplog.records
 
 
 def test_scans_that_are_no_dicom_and_headers_that_lack_something_are_told(tmp_path, volume, labels):

@@ -145,6 +145,7 @@ def _segmentation(sources: list[Any], frames: NDArray[np.uint8], segments: Seque
         manufacturer_model_name="scantune",
         software_versions=version("scantune"),
         device_serial_number="1",
+        omit_empty_frames=bool(frames.any()),
         content_label="SCANTUNE",
         content_description="Automatic segmentation, for research only",
     )
