@@ -235,6 +235,20 @@ def test_two_runs_into_one_folder_lose_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_what_a_killed_process_left_long_ago_is_removed(model, tmp_path):
+    scan = save(tmp_path / "a.nii.gz", picture())
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (".0123abcd-a_seg.nii.gz", ".89abcdef-b_seg.nii.gz", ".mine", "notes.txt"):
+        (out / name).write_text("half")
+    for name in (".0123abcd-a_seg.nii.gz", ".mine"):
+        os.utime(out / name, (0, 0))
+    assert adapt(model, out, scan) == 0
+    left = {path.name for path in out.iterdir()}
+    assert ".0123abcd-a_seg.nii.gz" not in left
+    assert {".89abcdef-b_seg.nii.gz", ".mine", "notes.txt"} <= left
+
+
 RUN = """
 import sys, time
 from scantune.adaptation import batch

@@ -67,6 +67,13 @@ def test_links_to_missing_files_are_listed(tmp_path):
         find_scans([folder])
 
 
+def test_files_that_cannot_be_read_are_listed(tmp_path, monkeypatch):
+    folder = make(tmp_path, "p1/a.nii", "p2/IM1", "p2/IM2")
+    monkeypatch.setattr("scantune.scans.discovery.os.access", lambda path, mode: not Path(path).name.startswith("IM"))
+    assert found(folder) == ["p1/a.nii"]
+    assert reasons(folder) == dict.fromkeys(["p2/IM1", "p2/IM2"], "it cannot be read; check its permissions")
+
+
 def test_a_series_beside_images_is_listed_as_left_out(tmp_path):
     folder = make(tmp_path, "a.nii", "series/IM1")
     assert found(folder) == ["a.nii"]

@@ -17,7 +17,7 @@ from scantune.model.source import ModelSource
 from scantune.runtime.processes import cores
 from scantune.scans.channels import ScanFiles, grouped_channels
 from scantune.scans.discovery import unique_names
-from scantune.scans.files import require_writable
+from scantune.scans.files import remove_leftovers, require_writable
 from scantune.scans.manifest import read_manifest
 from scantune.scans.names import scan_name
 
@@ -87,6 +87,7 @@ def adapt_scans(
     name_scans(paths)  # refuses paths before the model is loaded, which says how many channels a scan has
     read_manifest(Path(out))
     require_writable(Path(out))
+    remove_leftovers(Path(out))
     folder = OutputFolder(Path(out), naming or PlainNames())
     source = ModelSource(model) if isinstance(model, str | Path) else model
     masks: dict[str, Path] = {}

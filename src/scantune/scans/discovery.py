@@ -93,7 +93,9 @@ def _repeated(names: Mapping[ScanFiles, str]) -> list[ScanFiles]:
 
 
 def _take_images(folder: Path, found: FoundScans) -> None:
-    """Add the images of a folder that are scans."""
+    """Add the images of a folder that are scans, and list what may be scans and cannot be read."""
+    for path in _unreadable(folder):
+        found.left_out[path] = "it cannot be read; check its permissions"
     for link in _dangling(folder):
         found.left_out[link] = "a link to a file that is not there; was the data set downloaded completely?"
     found.scans += [path for path in images_in(folder) if not split_name(path)[1] and not is_deformation(path)]
@@ -147,6 +149,12 @@ def _dangling(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists() and path.name.lower().endswith(IMAGE_ENDINGS):
             yield path
+
+
+def _unreadable(folder: Path) -> list[Path]:
+    """Return the files of a folder that cannot be opened, and may be DICOM files. Images fail by themselves later."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
+    return [path for path in files if not path.name.lower().endswith(IMAGE_ENDINGS) and not os.access(path, os.R_OK)]
 
 
 def _subfolders(folder: Path) -> list[Path]:

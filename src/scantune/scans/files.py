@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from scantune.errors import InputError
+
+LEFTOVER_SECONDS = 3600
+"""Age from which nobody is writing a temporary file any more."""
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}-.")
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -41,6 +49,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             f"{path} cannot be written ({error.strerror or error}): expected a folder that takes new "
             "files and has room. Choose another output folder, or change its permissions."
         ) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote has left in a folder.
+
+    Files that another process may be writing stay: those that are younger than `LEFTOVER_SECONDS`.
+    """
+    for path in folder.glob(".*"):
+        with suppress(OSError):
+            if _TEMPORARY.match(path.name) and time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                path.unlink()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
