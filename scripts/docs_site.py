@@ -36,7 +36,8 @@ _LINK = re.compile(r"(!?\[[^\]]*\]\()<?([^)<>\s]+)>?((?:\s+\"[^\"]*\")?\))")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put pages that the navigation does not list at its end, so that none is ever lost."""
     listed = str(config.nav)
-    more = [page.name for page in sorted(ROOT.glob("docs/*.md")) if f"'{page.name}'" not in listed]
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in sorted(ROOT.glob("docs/**/*.md"))]
+    more = [page for page in pages if f"'{page}'" not in listed]
     if more and config.nav is not None:
         config.nav.append({"More": more})
     return config
@@ -46,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page of results, and every file that pages link to."""
     results = results_page()
     files.append(File.generated(config, RESULTS, content=results))
-    pages = [*ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     texts = [(page.read_text(encoding="utf-8"), page.relative_to(ROOT).parent.as_posix()) for page in pages]
     for text, folder in [*texts, (results, "results")]:
         for _, target, _ in _LINK.findall(text):
@@ -61,7 +62,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Turn links to files of the repository into links of the site."""
     here = page.file.src_uri
     outside = here == RESULTS or not (ROOT / "docs" / here).exists()
-    folder = "results" if here == RESULTS else posixpath.dirname(here) if outside else "docs"
+    folder = "results" if here == RESULTS else posixpath.dirname(here if outside else f"docs/{here}")
     return relinked(markdown, folder, here)
 
 

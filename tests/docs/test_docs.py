@@ -21,7 +21,7 @@ from tests.docs.test_readme import blocks, desk, require_model, targets  # noqa:
 
 ROOT = Path(__file__).parents[2]
 START = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-PAGES = [*ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 NETWORK = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
 
 
@@ -46,13 +46,14 @@ def site(tmp_path_factory):
 
 def test_every_page_is_built_and_stands_in_the_navigation(site):
     start = (site / "index.html").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert (site / f"{page.stem}.html").exists()
-        assert f'href="{page.stem}.html" class="md-nav__link' in start, page
+    for page in (ROOT / "docs").rglob("*.md"):
+        built = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert (site / built).exists()
+        assert f'href="{built}" class="md-nav__link' in start, page
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
-    for page in site.glob("*.html"):
+    for page in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="?(https?:)?//', page.read_text("utf-8"))
         assert not loaded, page
 
@@ -82,6 +83,8 @@ def test_links_become_those_of_the_site():
     assert turned == "[a](brain.md) [b](results/brain.csv) [c](https://x.y) [d](#z)"
     assert site.relinked("see [here](../src/scantune)", "docs", "a.md") == "see here"
     assert site.relinked("[a](../results/brain.md)", "docs", "a.md") == "[a](results.md#brain)"
+    turned = site.relinked("[a](../data.md#csv) [b](../../results/brain.md)", "docs/tutorials", "tutorials/a.md")
+    assert turned == "[a](../data.md#csv) [b](../results.md#brain)"
 
 
 @pytest.mark.parametrize("block", blocks("console", START))

@@ -1,12 +1,17 @@
 """The words of the documentation: short sentences, no worn phrases, a glossary and a comparison as the code is."""
 
 import re
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree
 
 import pytest
 
+from scantune.adaptation.guard.base import Action
 from scantune.methods import METHODS
+from scantune.prior.assessment import Verdict
 from scantune.prior.coefficients import Coefficients
 
 ROOT = Path(__file__).parents[2]
@@ -16,11 +21,13 @@ DOCS = ROOT / "docs"
 def script(name):
     spec = spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = module_from_spec(spec)
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
 PROSE = script("prose")
+DIAGRAMS = script("diagrams")
 
 
 @pytest.mark.parametrize(
@@ -81,3 +88,19 @@ def test_the_comparison_counts_our_methods():
     page = (DOCS / "comparison.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| methods \|.*\| (\d+), of which `source`", page, re.MULTILINE)
     assert int(row) == len(METHODS)
+
+
+@pytest.mark.parametrize("name", DIAGRAMS.DIAGRAMS)
+def test_a_diagram_is_that_of_its_script_and_stands_on_a_page(name):
+    drawn = DIAGRAMS.DIAGRAMS[name]()
+    file = DOCS / "figures" / f"diagram-{name}.svg"
+    assert file.read_text(encoding="utf-8") == drawn
+    root = ElementTree.fromstring(drawn)
+    assert root.find("{http://www.w3.org/2000/svg}title").text
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    assert any(f"figures/{file.name})" in page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_the_diagram_of_the_guard_has_its_verdicts_and_decisions():
+    drawn = DIAGRAMS.DIAGRAMS["policy"]()
+    assert all(word in drawn for word in (*get_args(Verdict), *get_args(Action)))
