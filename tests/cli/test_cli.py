@@ -109,7 +109,7 @@ def test_from_scans_to_scores(model, tmp_path, capsys):
 
 
 def test_the_help_of_adapt_names_the_method_of_every_task():
-    default = BY_TASK.split("; of registrations ")
+    default = BY_TASK.split("; for registration ")
     assert default == [TASKS[name].method for name in ("segmentation", "registration")]
 
 

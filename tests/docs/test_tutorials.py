@@ -6,7 +6,9 @@ import shlex
 import shutil
 from pathlib import Path
 
+from scantune.benchmark.engines import ENGINES
 from scantune.cli.main import main
+from tests.benchmark.test_run import Here
 from tests.docs.test_readme import desk, write_scan  # noqa: F401
 from tests.toy_experiment import write_scans
 
@@ -85,6 +87,7 @@ def test_read_a_page(desk):  # noqa: F811
 
 def test_compare_methods_on_a_cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(ENGINES, "local", lambda store, _: Here(store, []))  # processes take long to start
     write_scans(tmp_path)
     run_page("compare-methods")
     rows = rows_of("comparison/rows.csv")

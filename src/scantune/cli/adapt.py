@@ -28,39 +28,38 @@ from scantune.model.source import ModelSource
 from scantune.scans.channels import ScanFiles
 from scantune.scans.discovery import find_scans
 
-BY_TASK = "foe-cnn-pca; of registrations instance"
+BY_TASK = "foe-cnn-pca; for registration instance"
 """The methods of `Task.method`, which would take long to import."""
 
 
 @dataclass(frozen=True)
 class Adapt:
-    """Adapt a model to each scan, and segment it on the scan's own grid."""
+    """Adapt a model to each scan, and write the segmentation on the scan's own grid."""
 
     scans: Annotated[tuple[Path, ...], Positional, arg(metavar="SCAN [SCAN ...]", help_behavior_hint="")]
-    """Image files (NIfTI, MetaImage, NRRD, ...), folders of images or with one DICOM series, or folders of such
-    folders, as BIDS data sets. For a network of several channels 4D NIfTI files, or CASE_0000.nii.gz, CASE_0001.nii.gz,
-    ..."""
+    """Image files (NIfTI, MetaImage, NRRD, ...), DICOM series, or folders of these, such as BIDS data sets. A network
+    of several channels takes 4D NIfTI files, or CASE_0000.nii.gz, CASE_0001.nii.gz, ..."""
     model: Annotated[str, arg(metavar="MODEL")]
     """A model file or folder, or the name of a model that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets NAME_seg.nii.gz, NAME_source_seg.nii.gz (not adapted), of registrations NAME_deformation.nii.gz,
-    NAME_page.html to look at, manifest.json. What is done is skipped."""
+    """Where to write NAME_seg.nii.gz, NAME_source_seg.nii.gz (before adaptation), NAME_page.html and manifest.json; for
+    registration NAME_deformation.nii.gz, too. Finished scans are skipped."""
     channels: Annotated[tuple[str, ...], arg(metavar="FILE FILE ...", help_behavior_hint="(default: none)")] = ()
-    """The files of one scan, one per channel, in place of SCAN; or a pattern per channel in quotes, such as
-    '*_T1w.nii.gz' '*_FLAIR.nii.gz', for all scans of the folders SCAN, or of this one."""
+    """The files of one scan, one per channel, instead of SCAN. Or a quoted pattern per channel, such as '*_T1w.nii.gz'
+    '*_FLAIR.nii.gz', for all scans in the folders SCAN (default: in this folder)."""
     network: NetworkWords = ()
-    """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
-    have them. The package is imported."""
+    """The function that makes the network, for a model file with an architecture of your own, and the arguments that
+    the file lacks. Its package is imported."""
     prior: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: the model's own)")] = None
-    """A prior stored alone, as scantune fit writes it with --out."""
+    """A prior in a file of its own, as scantune fit --out writes it."""
     trust: Flag = False
-    """Run code that a model's folder holds. Model files hold none."""
+    """Run code in a model's folder. Model files hold no code."""
     series: Annotated[str | None, arg(metavar="SERIES", help_behavior_hint="(default: the only one)")] = None
-    """The DICOM series to take of each folder: its number, UID, or description in quotes, such as 'T1*'. An error
-    lists those that are there."""
+    """The DICOM series to take from each folder: its number, UID, or quoted description, such as 'T1*'. The error
+    without it lists the series."""
     brain_mask: Annotated[tuple[str, ...], arg(metavar="MASK ...", help_behavior_hint="(default: none)")] = ()
-    """Set scans to 0 outside masks, where a model wants no skull: a file per scan, in their order, or in quotes a
-    pattern of files beside them, such as '*_mask.nii.gz'."""
+    """Set scans to 0 outside a mask, for models of brains without the skull: a file per scan, in the same order, or a
+    quoted pattern of files beside them, such as '*_mask.nii.gz'."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=f"(default: {BY_TASK})")] = None
     """foe-cnn-pca: match the training scans' statistics of features and patches;
     foe-cnn: of features alone;
@@ -73,43 +72,43 @@ class Adapt:
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
     """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
     preset: Annotated[Preset, arg(metavar="|".join(PRESET_NAMES))] = AdaptSettings.preset
-    """How long to look for the best match: fast takes few exact steps, paper follows the publication, which has no
-    guard, converged gets as far as paper in tens of exact steps."""
+    """How to minimise: fast takes few exact steps, paper follows the publication and has no guard, converged gets as
+    far as paper in tens of exact steps."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     batch: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """Slices at a time. With paper, which draws them, results depend on it."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = AdaptSettings.device
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
     stop: Annotated[Stop, arg(metavar="stable|typical|never")] = AdaptSettings.stop
-    """When fast ends early, for priors without home readings: once predictions no longer get better, also once the scan
-    is typical, or never."""
-    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as many as pay)")] = None
-    """Processes that adapt to scans side by side; results are the same."""
+    """When fast ends early, for priors without home readings: when predictions no longer improve (stable), also when
+    the scan is typical, or never."""
+    workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: chosen for the device)")] = None
+    """How many scans to adapt to at the same time. Results do not depend on it."""
     site: Flag = False
-    """The scans are of one site: each starts where the last good adaptation ended."""
+    """The scans are of one site: start each one from the last good adaptation."""
     guard: Flag = False
-    """Judge adaptations with preset paper, too."""
+    """Use the guard with preset paper, too."""
     no_guard: Flag = False
-    """Keep every adaptation. By default scans whose prediction is fine are left alone, and an adaptation is kept only
-    if the prediction (or, of a registration, the match with the atlas) gets better."""
+    """Keep every adaptation. By default a fine prediction is left alone, and an adaptation is kept only if it is
+    expected to improve the prediction (in registration, the match with the atlas)."""
     bids: Flag = False
     """Name results as BIDS derivatives: sub-01/anat/sub-01_desc-scantuneT1w_dseg.nii.gz for sub-01_T1w.nii.gz, with
     dataset_description.json."""
     dicom_seg: Flag = False
     """Also write NAME_seg.dcm (DICOM-SEG) for scans from DICOM files. It names the patient as they do."""
     no_page: Flag = False
-    """Leave out the pages."""
+    """Write no pages."""
     overwrite: Flag = False
-    """Adapt again to scans that are done, and replace files that scantune did not make."""
+    """Adapt again to finished scans, and replace files that scantune did not write."""
     strict: Flag = False
-    """Exit with code 3 when a scan is unsolved or has a warning, as when one failed."""
+    """Exit with code 3 if a scan is unsolved or has a warning, too, and not only if one failed."""
     quiet: Flag = False
-    """Print errors alone."""
+    """Print errors only."""
     verbose: Flag = False
-    """Print a line for each step, and what went wrong in detail."""
+    """Print a line for each step, and the details of errors."""
 
     def run(self) -> int:
         """Adapt to all scans, then show what became of them."""

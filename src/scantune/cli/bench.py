@@ -20,12 +20,13 @@ FROM_EXPERIMENT = "(default: the experiment's)"
 
 @dataclass(frozen=True)
 class Bench:
-    """Run an experiment: methods x scans x training runs, resumable."""
+    """Run an experiment: methods x scans x training runs. It can be interrupted."""
 
     experiment: Annotated[str, Positional, arg(metavar="EXPERIMENT")]
     """A TOML file, or the name of one that comes with scantune: prostate, cardiac, spine, brain, wmh, ..."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets rows.csv and all that is finished. Given again, the command does only what is missing or has changed."""
+    """Where to write rows.csv and all results. The same command, given again, does only what is missing or has
+    changed."""
     methods: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
     """The rows to run now."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
@@ -35,24 +36,24 @@ class Bench:
     count: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_EXPERIMENT)] = None
     """People per centre to run now."""
     dataset: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
-    """Data sets to use instead of simulated scans; networks are trained on the first. docs/data.md lists them."""
+    """Data sets to use instead of simulated scans. Networks are trained on the first. docs/data.md lists them."""
     root: Annotated[tuple[str, ...], arg(metavar="FOLDER ...", help_behavior_hint="")] = ()
-    """The folder of each."""
+    """The folder of each data set."""
     set: Annotated[tuple[str, ...], arg(metavar="TABLE.NAME=VALUE ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
     """Other settings, such as train.iterations=10000 or adapt.preset=fast."""
     network: NetworkWords = ()
-    """What makes the networks, in place of [network] of the experiment: a function of your own, which is imported, or
-    such as monai:UNet."""
+    """What makes the networks, instead of [network] of the experiment: a function of your own, which is imported, or a
+    name such as monai:UNet."""
     engine: Annotated[Literal["local", "ray"], arg(metavar="local|ray")] = "local"
-    """Where jobs run: in processes of this machine; or on the Ray cluster of RAY_ADDRESS, or a new one."""
+    """Where to run jobs: in processes of this machine, or on a Ray cluster (that of RAY_ADDRESS, or a new one)."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 1; ray: all)")] = None
-    """Jobs at a time."""
+    """The number of jobs at a time."""
     threads: Annotated[int, arg(metavar="N")] = 1
-    """Threads per job; the last digits of results depend on it."""
+    """The number of threads per job. The last digits of results depend on it."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
     collect: Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")] = False
-    """Run nothing, but make rows.csv anew from the jobs that are done, such as those copied from elsewhere."""
+    """Run nothing, but write rows.csv again from all finished jobs, such as those copied from another machine."""
 
     def run(self) -> int:
         """Run the jobs, then show the means."""

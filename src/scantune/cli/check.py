@@ -21,7 +21,7 @@ _MAX_LABELS = 8
 
 @dataclass(frozen=True)
 class Check:
-    """Check a data set: what it holds, and what is wrong with it."""
+    """Describe a data set and list its problems."""
 
     data: Annotated[str, Positional, arg(metavar="DATA")]
     """A folder of scans, a CSV file that lists them, or a recipe."""
@@ -30,9 +30,9 @@ class Check:
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: none)")] = ()
     """The layout's options, such as images=*_T1w.nii.gz labels=*_seg.nii.gz; docs/data.md lists them."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
-    """Gets check.json and contact.png, with a slice of a scan of each site."""
+    """Where to write check.json, and contact.png with a slice of a scan of each site."""
     workers: Annotated[int | None, arg(metavar="COUNT", help_behavior_hint="(default: one per core)")] = None
-    """Number of processes that read scans."""
+    """The number of processes that read scans."""
 
     def run(self) -> int:
         """Check the data set, then show the report; return 3 if it has problems."""

@@ -34,7 +34,7 @@ class Demo:
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
 
     def run(self) -> int:
         """Adapt to all scans, then show the scores."""

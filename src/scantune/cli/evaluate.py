@@ -23,15 +23,17 @@ class Evaluate:
     """Score segmentations against references: Dice, HD95, surface distance, volume."""
 
     predictions: Annotated[Path, Positional, arg(metavar="PRED")]
-    """A segmentation, or a folder of them, such as one that scantune adapt wrote."""
+    """A segmentation, or a folder of them, such as the output of scantune adapt."""
     references: Annotated[Path, Positional, arg(metavar="REF")]
     """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
     reference: Annotated[str | None, arg(metavar="PATTERN.nii.gz", help_behavior_hint="(default: usual names)")] = None
-    """How references are named, with {name} for the scan: '{name}_truth.nii.gz', 'sub/{name}/labels.nii.gz'."""
+    """How references are named, with {name} for the scan, such as '{name}_truth.nii.gz' or
+    'sub/{name}/labels.nii.gz'."""
     out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
-    """Where to write the scores, one line per scan and structure."""
+    """Where to write the scores, with a row per scan and structure."""
     labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Structures to score, and their values: csf=1 gm=2 wm=3. By default those of PRED's manifest, or every value."""
+    """Structures to score, and their values, such as csf=1 gm=2 wm=3. (default: those of the manifest, else every
+    value)"""
 
     def run(self) -> int:
         """Score all pairs, then print the means."""

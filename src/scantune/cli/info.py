@@ -15,9 +15,9 @@ class Info:
     model: Annotated[str, Positional, arg(metavar="MODEL")]
     """A model file or folder, or the name of a model that comes with scantune, such as brain."""
     network: Annotated[NetworkWords, arg(metavar="MODULE:FACTORY ...")] = ()
-    """What makes the network of a model file whose architecture is your own, to check that the weights fit it."""
+    """The function that makes the network, for an architecture of your own; the weights are checked against it."""
     trust: Flag = False
-    """Run code that a model's folder holds. Model files hold none."""
+    """Run code in a model's folder. Model files hold no code."""
 
     def run(self) -> int:
         """Print the description."""

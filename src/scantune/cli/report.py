@@ -12,20 +12,20 @@ from scantune.errors import InputError
 
 @dataclass(frozen=True)
 class Report:
-    """Turn score rows into tables with paired tests, figures and a page about them."""
+    """Write tables with paired tests, figures and a page from scores."""
 
     scores: Annotated[tuple[Path, ...], Positional, arg(metavar="DIR [DIR ...]", help_behavior_hint="")]
-    """Folders that scantune bench wrote, finished or not, or score files (CSV)."""
+    """Folders of scantune bench, finished or not, or files of scores (CSV)."""
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: report in DIR)")] = None
-    """Gets report.md, tables (Markdown, LaTeX), figures (PNG, SVG) and comparisons.csv."""
+    """Where to write report.md, tables (Markdown, LaTeX), figures (PNG, SVG) and comparisons.csv."""
     against: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="(default: strong baseline)")] = None
-    """The method that all others are tested against."""
+    """The method to test all others against."""
     structure: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the experiment's)")] = None
     """The structure to score: a label, mean (over all), or whole (all as one)."""
     model: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: none)")] = None
-    """With --scan, adds a figure of the densities of the model's features against Gaussians."""
+    """With --scan, add a figure that compares the densities of the model's features with Gaussians."""
     scan: Annotated[Path | None, arg(metavar="SCAN", help_behavior_hint="(default: none)")] = None
-    """The scan of the figure of densities, such as one of the training site."""
+    """The scan for that figure, such as one of the training site."""
 
     def run(self) -> int:
         """Write the report, then print its path."""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate the scans of several centres, as files to train on and to test with."""
+    """Simulate scans of several centres, to train and to test with."""
 
     cohort: Annotated[str, Positional, arg(metavar="COHORT")]
     """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts."""
     out: Annotated[Path, arg(metavar="FOLDER")]
-    """Gets CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png, recipe.toml. Existing
-    scans are kept."""
+    """Where to write CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png and recipe.toml.
+    Existing scans are kept."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
     """The centres to simulate."""
     splits: Annotated[
@@ -33,23 +33,23 @@ class Simulate:
     ] = ()
     """The splits to simulate."""
     count: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the cohort's)")] = None
-    """People per centre and split."""
+    """The number of people per centre and split."""
     slices: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the protocol's)")] = None
-    """Slices per scan, spread over the anatomy."""
+    """The number of slices per scan, spread over the anatomy."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Seed of all random numbers; another seed gives other people."""
+    """Seed of all random numbers. Another seed gives other people."""
     label_maps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the cohort's anatomy)")] = (
         None
     )
-    """Your own label maps, as anatomy of the people."""
+    """Label maps of your own, as the anatomy of the people."""
     scheme: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: 14 brain structures)")] = None
-    """The meaning of each label of the maps."""
+    """What each label of the maps means."""
     protocols: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: the cohort's)")] = None
-    """Your own centres and their protocols."""
+    """Centres of your own, with their protocols."""
     atlas: Annotated[Path | None, arg(metavar="FILE.npz", help_behavior_hint="(default: the cohort's anatomy)")] = None
     """An exported atlas, if nilearn is not installed."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
 
     def run(self) -> int:
         """Simulate, then show the folder."""

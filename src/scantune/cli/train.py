@@ -26,41 +26,41 @@ NetworkWords = Annotated[
 
 @dataclass(frozen=True)
 class Train:
-    """Train a network, normaliser and task network together, by a recipe."""
+    """Train normaliser and task network together, as a recipe says."""
 
     recipe: Annotated[str, Positional, arg(metavar="RECIPE")]
     """A TOML file, or the name of a recipe that comes with scantune, such as brain."""
     out: Annotated[Path, arg(metavar="FILE")]
-    """The model file to write. An interrupted run is kept beside it, and goes on when the command is given again."""
+    """The model file to write. An interrupted run leaves a checkpoint beside it; the same command continues it."""
     start: Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="(default: new weights)")] = None
-    """Fine-tune this model. Not [train] of the recipe, but flags and the paper's 5000 iterations at 1e-4 hold."""
+    """Fine-tune this model, with the paper's 5000 iterations at 1e-4 instead of [train] of the recipe."""
     network: NetworkWords = ()
-    """What makes the network, in place of [network] of the recipe: a function of your own, which is imported, or
+    """What makes the network, instead of [network] of the recipe: a function of your own, which is imported, or a name
     such as monai:UNet."""
     iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
-    """Steps of the optimiser."""
+    """The number of training steps."""
     learning_rate: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
-    """Adam's learning rate, constant."""
+    """The learning rate of Adam, which stays constant."""
     augment: Annotated[Literal["strong", "none"] | None, arg(metavar="strong|none", help_behavior_hint=FROM_RECIPE)] = (
         None
     )
-    """Stacked augmentation (the strong baseline), or none (the baseline)."""
+    """Stacked augmentation (the strong baseline) or none (the baseline)."""
     seed: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
-    """Decides the first weights, the order of the slices and the augmentation."""
+    """Seed of the first weights, the order of the slices and the augmentation."""
     device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint=FROM_RECIPE)] = None
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
     compile: Annotated[bool | None, arg(metavar="True|False", help_behavior_hint=FROM_RECIPE)] = None
-    """Compile the network instead of replaying recorded steps on a GPU; it takes a minute to begin."""
+    """On a GPU, compile the network instead of replaying recorded steps. Compiling takes a minute."""
     precision: Annotated[Literal["float32", "float16"], arg(metavar="float32|float16")] = "float32"
-    """In what precision the weights are stored in the model file."""
+    """The precision of the weights in the model file."""
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
-    """An exported atlas for simulated cohorts, where nilearn is not installed."""
+    """An exported atlas for simulated cohorts, if nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated subjects are made."""
+    """Real label maps, from which half of the simulated people are made."""
     root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Where the recipe's data set is, so that a recipe need not say it."""
+    """The folder of the data set, if the recipe does not name it."""
     log: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
-    """Gets a log that TensorBoard reads."""
+    """Where to write a log for TensorBoard."""
 
     def run(self) -> int:
         """Train, and write the model file."""
@@ -107,40 +107,40 @@ class Train:
 
 @dataclass(frozen=True)
 class Fit:
-    """Compute a model's prior, or train a helper network, into the model file."""
+    """Fit a model's prior, or train a helper network, and add it to the model file."""
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """The model file; it gets the prior or the helper network. What else is in it is kept. Or a model folder."""
+    """The model file, to which the prior or the helper network is added. Or a model folder."""
     data: Annotated[str, arg(metavar="RECIPE")]
     """The recipe whose [data] table names the training scans, or their folder."""
     network: NetworkWords = ()
-    """What makes the network of a model file whose architecture is your own, and its arguments where the file does not
-    have them. The package is imported."""
+    """The function that makes the network, for a model file with an architecture of your own, and the arguments that
+    the file lacks. Its package is imported."""
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="(default: into the model file)")] = None
-    """foe: the prior alone is written to this file, and the model is left as it is; for adapt --prior."""
+    """foe: write the prior to this file, for adapt --prior, and leave the model as it is."""
     trust: Flag = False
-    """Run code that a model's folder holds. Model files hold none."""
+    """Run code in a model's folder. Model files hold no code."""
     method: Annotated[Literal["foe", "dae", "ae"], arg(metavar="foe|dae|ae")] = "foe"
-    """What to fit: the prior of the foe methods, the denoising autoencoder of method dae, the autoencoders of ae."""
+    """What to fit: the prior of the foe methods, the denoising autoencoder of dae, or the autoencoders of ae."""
     density: Annotated[
         Literal["gaussian", "kde", "histogram"] | None,
         arg(metavar="gaussian|kde|histogram", help_behavior_hint=FROM_RECIPE),
     ] = None
-    """foe: the form of the experts' densities."""
+    """foe: the form of the densities."""
     summarise: Flag = False
-    """foe: keep seven numbers per expert and none of any single subject; of gaussian densities only."""
+    """foe: keep seven numbers per expert, and none of a single subject. For gaussian densities only."""
     iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
-    """dae, ae: steps of the optimiser. An interrupted run is kept beside the model file; the same command goes on."""
+    """dae, ae: the number of training steps. An interrupted run leaves a checkpoint; the same command continues it."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint=FROM_RECIPE)] = ()
-    """Further settings: of foe stride=2, say; of dae and ae learning_rate=1e-3, seed=1, or shrink=4 for a fast dae."""
+    """Other settings, such as stride=2 for foe; learning_rate=1e-3, seed=1 for dae and ae; shrink=4 for a fast dae."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto uses a GPU if there is one."""
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
-    """An exported atlas for simulated cohorts, where nilearn is not installed."""
+    """An exported atlas for simulated cohorts, if nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated subjects are made."""
+    """Real label maps, from which half of the simulated people are made."""
     root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Where the recipe's data set is, so that a recipe need not say it."""
+    """The folder of the data set, if the recipe does not name it."""
 
     def run(self) -> int:
         """Fit, and write the model file anew."""
