@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/claims.md from the rows in results/, between their markers.
+"""Write the tables of pages from the rows in results/, between their markers.
 
     python scripts/readme_tables.py            # writes
     python scripts/readme_tables.py --check    # exits with 1 if a table differs from its rows
@@ -18,7 +18,7 @@ from statistics import fmean
 
 HOME = Path(__file__).parents[1]
 RESULTS = HOME / "results"
-PAGES = ("README.md", "docs/claims.md")
+PAGES = ("docs/claims.md", "docs/tier1.md")
 
 Centre = tuple[str, str]
 

@@ -206,7 +206,7 @@ def table(arguments: argparse.Namespace) -> None:
         if method not in ("none", "baseline", "strong"):
             print(f"| {method} | {' | '.join(_change(scores[key], method) for key in sites)} |")
     print(
-        "\n| | scans | kept | rolled back | skipped | folding, largest share | roughness | seconds |\n"
+        "\n| | scans | adapted | unsolved | left alone | folding, largest share | roughness | seconds |\n"
         + "|---" * 8
         + "|"
     )

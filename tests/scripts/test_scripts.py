@@ -246,7 +246,7 @@ def test_one_voxel_of_a_record_is_enough(tmp_path, capsys):
     assert "simulate/a.nii.gz > voxels: 1 of 8 elements differ, by 2 at most" in capsys.readouterr().out
 
 
-def test_tables_of_readme_and_claims_are_those_of_the_rows():
+def test_tables_of_pages_are_those_of_the_rows():
     tables = script("readme_tables")
     for name in tables.PAGES:
         page = (SCRIPTS.parent / name).read_text(encoding="utf-8")
@@ -257,7 +257,7 @@ def test_tables_of_readme_and_claims_are_those_of_the_rows():
     assert made == stale.replace("| 9 |", tables.means_table())
 
 
-def test_means_of_the_readme_are_those_of_tier_1():
+def test_means_of_the_page_are_those_of_tier_1():
     """A second opinion: the page of tier 1 is made by the report."""
     report = (SCRIPTS.parent / "results" / "tier1.md").read_text(encoding="utf-8")
     table = script("readme_tables").means_table().splitlines()

@@ -77,7 +77,7 @@ class Adapt:
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     batch: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
-    """Slices at a time. With paper, which draws them, results depend on it."""
+    """The number of slices at a time. With paper, which draws them, results depend on it."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = AdaptSettings.device
     """Where to compute; auto uses a GPU if there is one."""
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
