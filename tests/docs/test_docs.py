@@ -1,10 +1,13 @@
 """The documentation: it is built without a warning, needs no network, and what it prints is run."""
 
+import functools
+import http.server
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,6 +21,7 @@ import scantune
 from scantune.cli.main import COMMANDS, main
 from tests.conftest import toy_scan
 from tests.docs.test_readme import blocks, desk, require_model, targets  # noqa: F401
+from tests.pages.test_browser import SLOW, browser  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 START = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
@@ -25,8 +29,8 @@ PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md"), ROOT / "README.
 NETWORK = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
 
 
-def hooks():
-    spec = spec_from_file_location("docs_site", ROOT / "scripts" / "docs_site.py")
+def script(name):
+    spec = spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -76,7 +80,7 @@ def test_the_reference_tells_of_every_name_that_scripts_rely_on(site):
 
 
 def test_links_become_those_of_the_site():
-    site = hooks()
+    site = script("docs_site")
     turned = site.relinked("[a](../results/brain.csv) [b](../README.md#x) [c](methods.md#cost)", "docs", "brain.md")
     assert turned == "[a](results/brain.csv) [b](index.md#x) [c](methods.md#cost)"
     turned = site.relinked("[a](../docs/brain.md) [b](brain.csv) [c](https://x.y) [d](#z)", "results", "results.md")
@@ -85,6 +89,37 @@ def test_links_become_those_of_the_site():
     assert site.relinked("[a](../results/brain.md)", "docs", "a.md") == "[a](results.md#brain)"
     turned = site.relinked("[a](../data.md#csv) [b](../../results/brain.md)", "docs/tutorials", "tutorials/a.md")
     assert turned == "[a](../data.md#csv) [b](../results.md#brain)"
+
+
+def test_the_reference_of_commands_is_that_of_the_commands():
+    commands = script("commands")
+    assert commands.PAGE.read_text(encoding="utf-8") == commands.page(), "run: python scripts/commands.py"
+    assert re.findall("^## (.*)$", commands.page(), re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("place", ["disk", "served"])
+def test_the_search_finds_pages(place, site, browser):  # noqa: F811
+    handler = functools.partial(QuietHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}" if place == "served" else f"file://{site}"
+        page, asked = browser.new_page(), []
+        page.set_default_timeout(SLOW)
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{host}/index.html")
+        page.fill(".md-search__input", "unsteadiness")
+        page.wait_for_selector(".md-search-result__link")
+        assert "guard.html" in page.locator(".md-search-result__link").first.get_attribute("href")
+        assert all(url.startswith(host) for url in asked)
+        page.close()
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files and prints nothing."""
+
+    def log_message(self, *_):
+        pass
 
 
 @pytest.mark.parametrize("block", blocks("console", START))
@@ -170,9 +205,7 @@ def test_every_printed_script_is_there_and_knows_its_flags(words, whole):
         assert f'"{flag}"' in text, flag
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/brain.md", "docs/methods.md", "docs/registration.md", "docs/shift.md"]
-)
+@pytest.mark.parametrize("name", ["docs/brain.md", "docs/methods.md", "docs/registration.md", "docs/shift.md"])
 def test_tables_of_a_page_are_those_that_scripts_wrote(name):
     written = {line for file in ROOT.glob("results/*.md") for line in file.read_text(encoding="utf-8").splitlines()}
     page = (ROOT / name).read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ FOLDER_PREFIXES = {"AC": "caltech", "AS": "stanford"}
 """Start of the names of each site's folders, in lower case."""
 
 OFFSETS = {"AC": 0, "AS": 10}
-"""Slices of 1 mm by which a site's scans are shifted in the paper's registration experiment; the direction is not stated."""
+"""Slices of 1 mm by which the paper shifts a site's scans for registration; it does not give the direction."""
 
 _TESTS = {"AC": range(16, 26), "AS": range(15, 25)}  # places of the test people. The authors skipped Caltech's 15
 _LEFT_OUT = {"A00033264", "A00033493", "A00033547"}

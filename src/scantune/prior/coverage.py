@@ -135,7 +135,7 @@ class Coverage:
     def warnings(self, slices: int, padding: Tensor | None, scan: Shown | None = None) -> list[str]:
         """Return sentences about a scan that shows much less than source scans do, or much more.
 
-        The volume that a scan shows says more than its number of slices, which counts where that is not known.
+        The volume that a scan shows says more than its number of slices, which counts if the volume is not known.
 
         Args:
             slices: Number of slices.
