@@ -6,11 +6,16 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pytest
+
 from scantune.benchmark.engines import ENGINES
 from scantune.cli.main import main
+from tests import toy_nnunet
 from tests.benchmark.test_run import Here
 from tests.docs.test_readme import desk, write_scan  # noqa: F401
+from tests.toy_bundle import toy_volume, write_volume
 from tests.toy_experiment import write_scans
+from tests.toy_nnunet import write_raw, write_results
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -73,6 +78,21 @@ def test_a_first_scan(desk, capsys):  # noqa: F811
     assert Path("my_out/my_T1_seg.nii.gz").exists()
 
 
+def test_my_nnunet_model(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: pip install 'scantune[nnunet]'")
+    monkeypatch.chdir(tmp_path)
+    root = write_results(tmp_path / "results", iterations=40)
+    root.rename(tmp_path / root.name)
+    write_raw(tmp_path / "nnUNet_raw" / "Dataset501_Balls", count=3)
+    image, labels = toy_volume(7)
+    toy_nnunet.write_scan(tmp_path, "case", image)
+    write_volume(tmp_path / "references" / "case_0000.nii.gz", labels)
+    names = run_page("nnunet")
+    assert names["result"].prediction.shape == image.shape
+    assert rows_of("adapted.csv")
+    assert rows_of("source.csv")
+
+
 def test_train_fit_and_adapt_on_my_data(desk, capsys):  # noqa: F811
     write_scan(Path("references/my_T1"), 1).rename("references/my_T1.nii.gz")
     run_page("own-data")
@@ -87,7 +107,7 @@ def test_read_a_page(desk):  # noqa: F811
 
 def test_compare_methods_on_a_cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(ENGINES, "local", lambda store, _: Here(store, []))  # processes take long to start
+    monkeypatch.setitem(ENGINES, "local", lambda store, settings: Here(store, []))  # processes take long to start
     write_scans(tmp_path)
     run_page("compare-methods")
     rows = rows_of("comparison/rows.csv")
