@@ -19,6 +19,7 @@ from scantune.config.presets import PresetNumbers
 from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
+from scantune.prior.coverage import ShownAtHome
 from scantune.prior.readings import HomeScan
 from scantune.scans.volume import Volume
 from tests.conftest import TOY_PATCHES, toy_scan
@@ -154,7 +155,8 @@ def models(toy):
     held_out = [HomeScan(Volume(images, reference=labels)) for images, labels in map(toy_scan, range(3, 6))]
     prior = fitted("gaussian").calibrated(toy.network, held_out)
     home = replace(prior.calibration.home, local=LOCAL)
-    prior = replace(prior, calibration=replace(prior.calibration, home=home))
+    coverage = replace(prior.calibration.coverage, shown=ShownAtHome((900.0, 1200.0), 0.01, 3))
+    prior = replace(prior, calibration=replace(prior.calibration, home=home, coverage=coverage))
     return [
         scantune.Model(
             network=toy.network,
