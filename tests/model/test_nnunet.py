@@ -201,3 +201,59 @@ def test_a_prior_fits_networks_of_two_channels(tmp_path, monkeypatch):
     words = ["fit", "results", "--data", "raw", "--out", "prior.safetensors", "--trust", "--device", "cpu"]
     assert main(words) == 0
     assert FieldOfExperts.load("prior.safetensors").subjects == 2
+
+
+@pytest.fixture(scope="module")
+def folds(tmp_path_factory):
+    """Three trained folds, and a scan."""
+    folder = tmp_path_factory.mktemp("folds")
+    root = write_results(folder, folds=("0", "1", "3"), iterations=80)
+    write_scan(folder, "ball", toy_volume(7)[0])
+    write_raw(folder / "raw", count=3)
+    return root
+
+
+class TestFolds:
+    def test_without_adaptation_folds_are_averaged_as_by_nnunet(self, folds, tmp_path):
+        scan = folds.parents[1] / "ball_0000.nii.gz"
+        model = scantune.load(folds, trust=True)
+        assert model.provenance["folds"] == ["0", "1", "3"]
+        ours = scantune.adapt(model, scan, method="source", device="cpu")
+        assert np.array_equal(ours.prediction, predict_by_hand(folds, [scan], tmp_path / "out"))
+        alone = [scantune.load(folds / f"fold_{fold}", trust=True) for fold in ("0", "1", "3")]
+        labels = [scantune.adapt(one, scan, method="source", device="cpu") for one in alone]
+        assert not np.array_equal(labels[0].prediction, labels[1].prediction)
+
+    def test_the_agreement_of_folds_is_read(self, folds):
+        model = scantune.load(folds, trust=True)
+        case = read_scan(folds.parents[1] / "ball_0000.nii.gz")
+        seen = model.backend.windows(model.backend.prepare(case))
+        found = model.backend.readings(model.network, seen, model.task.probabilities)
+        with torch.no_grad():
+            labels = [
+                torch.cat([m(w[None]).argmax(1) for w in seen.images]).numpy() for m in model.network.task.members
+            ]
+        pairs = [(labels[one] == k, labels[two] == k) for one, two in ((0, 1), (0, 2), (1, 2)) for k in (1, 2)]
+        by_hand = [2 * (one & two).sum() / (one.sum() + two.sum()) for one, two in pairs if one.any() or two.any()]
+        assert found == {"fold_agreement": pytest.approx(np.mean(by_hand))}
+        single = scantune.load(folds / "fold_0", trust=True)
+        assert single.backend.readings(single.network, seen, single.task.probabilities) == {}
+
+    def test_every_fold_is_adapted_by_its_own_normaliser(self, folds, tmp_path, monkeypatch):
+        monkeypatch.chdir(folds.parents[1])
+        words = ["fit", str(folds), "--data", "raw", "--out", str(tmp_path / "p.safetensors"), "--trust"]
+        assert main([*words, "--device", "cpu"]) == 0
+        prior = FieldOfExperts.load(tmp_path / "p.safetensors")
+        looked_at = {layer.split(".")[1] for layer in prior.layers()}
+        assert looked_at == {"0", "1", "2"}
+        assert not any(layer.endswith("seg_layers.0") for layer in prior.layers())
+        model = scantune.load(folds, trust=True)
+        shifted = write_scan(tmp_path, "shifted", 1 - 0.6 * toy_volume(7)[0])[0]
+        how = {"method": "foe-cnn", "preset": "converged", "steps": 4, "guard": False, "device": "cpu"}
+        result = scantune.adapt(model, shifted, prior=prior, **how)
+        assert result.energy_after < result.energy_before
+        assert 0 < result.facts["fold_agreement"] <= 1
+        assert 0 < result.facts["fold_agreement_before"] <= 1
+        moved = [member.normalizer.residual[4].weight for member in result.network.members]
+        assert all(bool(weight.detach().any()) for weight in moved)
+        assert not torch.equal(moved[0], moved[1])

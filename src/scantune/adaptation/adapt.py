@@ -137,10 +137,12 @@ def adapt(
     decision = judge.decide(adapted, trajectory, origin)
 
     before = given.whole(source, seen)
+    readings = given.readings(source, task, "_before")
     after, state = before, {}
     if decision.keeps_adapted and trajectory.state:
         state = trajectory.state if runner.serves_site else {}
         after = given.whole(adapted, predict(adapted, volume, task, prior))
+        readings |= given.readings(adapted, task)
     else:
         adapted = source
     set_memory_layout(adapted, "channels first")
@@ -157,6 +159,7 @@ def adapt(
         "best_step": trajectory.best,
         "seconds": time.perf_counter() - started,
         **_prior_facts(prior, before, after),
+        **readings,
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "warnings": warnings,

@@ -18,8 +18,8 @@ from scantune.model.model import Model
 from scantune.scans.case import Case
 from scantune.scans.io import read_files, read_scan
 from scantune.scans.objects import case_from_image, is_image
-from scantune.scans.volume import Volume
-from scantune.tasks import OutputChoice
+from scantune.scans.volume import Volume, is_finite
+from scantune.tasks import OutputChoice, Task
 from scantune.tasks.trial import padded_for, require_answer
 
 BrainMask = str | Path | Case | NDArray[Any]
@@ -112,6 +112,13 @@ class ScanInput:
         padded = padded_for(network, self.volume, choice)
         return self if padded is self.volume else replace(self, volume=padded, size=tuple(self.volume.images.shape[2:]))
 
+    def readings(self, network: nn.Module, task: Task, when: str = "") -> dict[str, float]:
+        """Return what the backend reads off a network's prediction, under names that end with a word."""
+        if self.backend is None:
+            return {}
+        found = self.backend.readings(network, self.volume, task.probabilities)
+        return {f"{name}{when}": value for name, value in found.items()}
+
     def whole(self, network: nn.Module, seen: Prediction) -> Prediction:
         """Return the prediction of the whole scan, given that of its windows or padded slices."""
         read = seen.task.probabilities
@@ -137,7 +144,7 @@ def volume_of(images: Tensor, mask: Tensor | None = None, brain_mask: BrainMask 
             f"The volume has shape {tuple(images.shape)}, expected (slices, channels, height, width), or "
             "(1, channels, depth, height, width) for a 3D network."
         )
-    if not torch.isfinite(images).all():
+    if not is_finite(images):
         raise InputError("The volume holds NaN or infinite values; repair it before adapting to it.")
     if brain_mask is not None:
         raise InputError(

@@ -85,6 +85,16 @@ class Backend(ABC, Generic[PreparedT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no window")
 
+    def readings(self, network: nn.Module, volume: Volume, read: ReadOutput) -> dict[str, float]:  # noqa: ARG002
+        """Return what else can be read off a network's prediction, by name, for the manifest. By default nothing.
+
+        Args:
+            network: The network.
+            volume: What `windows` has returned.
+            read: Turns outputs into probabilities.
+        """
+        return {}
+
     @abstractmethod
     def restore(self, scores: Tensor, prepared: PreparedT) -> NDArray[np.uint8]:
         """Return the labels `(x, y, z)` on the scan's own grid.

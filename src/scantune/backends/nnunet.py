@@ -22,7 +22,7 @@ from scantune.backends.scan_files import NIFTI, files_of, write_temporary
 from scantune.backends.tiling import Tiling, bounded_number
 from scantune.errors import ScanError, error_message
 from scantune.scans.case import Case
-from scantune.scans.volume import Volume
+from scantune.scans.volume import Volume, batch_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class NnUnet(Backend[NnUnetScan]):
         return Tiling(self.window).sample(prepared.volume, None, prepared.reference, most)
 
     def predict(self, network: nn.Module, prepared: NnUnetScan, read: ReadOutput) -> Tensor:  # noqa: ARG002
-        """Return nnU-Net's logits `(slices, classes, *spatial)` for a whole scan.
+        """Return nnU-Net's logits `(slices, classes, *spatial)` for a whole scan, averaged over folds.
 
         Args:
             network: The network. Windows go to its device.
@@ -132,17 +132,37 @@ class NnUnet(Backend[NnUnetScan]):
         """
         from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-        plain = plain_copy(network)
+        folds = [plain_copy(fold) for fold in _members(network)]
         data = prepared.volume.transpose(0, 1) if self._sees_slices else prepared.volume[0]
         with quiet():
-            predictor = nnUNetPredictor(device=next(plain.parameters()).device, allow_tqdm=False)
+            predictor = nnUNetPredictor(device=next(network.parameters()).device, allow_tqdm=False)
+            weights = [fold.state_dict() for fold in folds]
             predictor.manual_initialization(
-                plain, self.plans, self.config, [plain.state_dict()], dict(self.dataset), "", self.mirrored
+                folds[0], self.plans, self.config, weights, dict(self.dataset), "", self.mirrored
             )
             logits: Tensor = predictor.predict_logits_from_preprocessed_data(data.contiguous())
         # A copy, because tensors of the inference mode take part in no further computation.
         logits = logits.cpu().clone()
         return logits.transpose(0, 1) if self._sees_slices else logits[None]
+
+    @torch.no_grad()
+    def readings(self, network: nn.Module, volume: Volume, read: ReadOutput) -> dict[str, float]:
+        """Return the mean Dice between the predictions of folds, over structures that any of them finds.
+
+        Args:
+            network: The network.
+            volume: Windows of the scan.
+            read: Turns outputs into probabilities.
+        """
+        folds = _members(network)
+        if len(folds) == 1:
+            return {}
+        shared: Tensor | float = 0.0
+        for batch in volume.batches(batch_size(volume.images)):
+            found = [_found(read(fold(batch.images)), self._overlapping) for fold in folds]
+            maps = torch.stack(found).double()
+            shared = shared + torch.einsum("isv,jsv->sij", maps, maps)
+        return {"fold_agreement": _mean_dice(torch.as_tensor(shared))}
 
     def restore(self, scores: Tensor, prepared: NnUnetScan) -> NDArray[np.uint8]:
         """Return the labels `(x, y, z)` that nnU-Net writes."""
@@ -195,3 +215,25 @@ class NnUnet(Backend[NnUnetScan]):
         mirrored = None if self.mirrored is None else list(self.mirrored)
         window = {"configuration": self.configuration, "window": list(self.window), "channels": self.channels}
         return {"kind": "nnunet", **self.settings, **window, "mirrored": mirrored}
+
+
+def _members(network: nn.Module) -> list[nn.Module]:
+    """Return the networks of an ensemble, or a network by itself."""
+    return list(getattr(network, "members", [network]))
+
+
+def _found(probabilities: Tensor, overlapping: bool) -> Tensor:
+    """Return where each structure is found, `(structures, voxels)`."""
+    if overlapping:
+        return (probabilities > 0.5).transpose(0, 1).flatten(1)
+    labels = probabilities.argmax(1)
+    return torch.stack([(labels == label).flatten() for label in range(1, probabilities.shape[1])])
+
+
+def _mean_dice(shared: Tensor) -> float:
+    """Return the mean Dice of pairs, given the voxels that two share, `(structures, maps, maps)`; 1 without any."""
+    sizes = shared.diagonal(dim1=1, dim2=2)
+    both = sizes[:, :, None] + sizes[:, None, :]
+    dice = torch.where(both > 0, 2 * shared / both.clamp_min(1), torch.nan)
+    one, other = torch.triu_indices(shared.shape[1], shared.shape[1], offset=1)
+    return float(dice[:, one, other].nanmean().nan_to_num(1.0))

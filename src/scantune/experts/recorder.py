@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from scantune.errors import InputError
-from scantune.networks import task_network
+from scantune.networks import Ensemble, task_network
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -98,8 +98,8 @@ class Recorder:
 def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None) -> list[str]:
     """Return names of the expert layers in the order in which the network calls them.
 
-    By default every convolution before any norm layer, except the last one called, which is the classifier, those
-    whose output has fewer than `LEAST_POSITIONS` positions, and those that give no features of images.
+    By default every convolution before any norm layer, except the last one that each network calls, its classifier,
+    those whose output has fewer than `LEAST_POSITIONS` positions, and those that give no features of images.
 
     Args:
         network: The network, in evaluation mode.
@@ -118,7 +118,8 @@ def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None
         features = record(images).features
     of_images = [name for name, kept in features.items() if kept.ndim == images.ndim and len(kept) == len(images)]
     if choice is None:
-        layers = [name for name in of_images[:-1] if features[name][0, 0].numel() >= LEAST_POSITIONS]
+        expected = [name for name in of_images if name not in _classifiers(task, of_images)]
+        layers = [name for name in expected if features[name][0, 0].numel() >= LEAST_POSITIONS]
     else:
         layers = list(features)
         wrong = next((name for name in layers if name not in of_images), None)
@@ -142,6 +143,13 @@ def _not_of_images(layer: str, found: str, slices: int | str = "slices") -> Inpu
         f"The layer {layer} cannot serve as experts: it gives {found}, expected features ({slices}, channels, "
         "*spatial), as convolutions give. Choose other layers."
     )
+
+
+def _classifiers(task: nn.Module, called: list[str]) -> set[str]:
+    """Return the last of the called layers, of an ensemble that of each network."""
+    networks = [f"members.{number}." for number in range(len(task.members))] if isinstance(task, Ensemble) else [""]
+    own = ([name for name in called if name.startswith(prefix)] for prefix in networks)
+    return {names[-1] for names in own if names}
 
 
 def _modules(network: nn.Module, names: set[str]) -> dict[str, nn.Module]:

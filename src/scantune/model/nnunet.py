@@ -1,9 +1,11 @@
 """Models from nnU-Net results: folders with `plans.json`, `dataset.json` and `fold_0/checkpoint_final.pth`."""
 
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from scantune.backends.nnunet import NnUnet
@@ -11,6 +13,7 @@ from scantune.backends.quiet import quiet
 from scantune.errors import InputError, error_message
 from scantune.model.folders import NNUNET_CHECKPOINT, require_trust
 from scantune.model.model import Model
+from scantune.networks import AdaptableEnsemble, Ensemble
 from scantune.tasks import Segmentation
 
 WHY = (
@@ -71,7 +74,6 @@ def _folds(path: Path) -> tuple[Path, list[str]]:
 
 def _read(root: Path, folds: list[str]) -> Any:
     """Return nnU-Net's predictor with the networks of some folds, on the CPU."""
-    import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
     try:
@@ -94,10 +96,17 @@ def _configuration(predictor: Any) -> str:
 
 
 def _network(predictor: Any) -> nn.Module:
-    """Return the network of the first fold."""
-    network: nn.Module = predictor.network
-    network.load_state_dict(predictor.list_of_parameters[0])
-    return network.eval()
+    """Return the network of a single fold, or those of several behind a normaliser each."""
+    members: list[nn.Module] = []
+    for parameters in predictor.list_of_parameters:
+        predictor.network.load_state_dict(parameters)
+        members.append(deepcopy(predictor.network).eval())
+    if len(members) == 1:
+        return members[0]
+    channels = len(predictor.dataset_json["channel_names"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AdaptableEnsemble.around(Ensemble(members, channels)).eval()
 
 
 def _held_out(root: Path, folds: list[str], ending: str) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from scantune.networks.convolution import (
 )
 from scantune.networks.denoiser import Denoiser
 from scantune.networks.eager import copied, eager_network, in_evaluation
+from scantune.networks.ensemble import AdaptableEnsemble, Ensemble
 from scantune.networks.half_precision import (
     ForwardPrecision,
     GateAfterNormalizer,
@@ -47,6 +48,7 @@ HELPERS: dict[str, type[Helper]] = {"dae": Denoiser, "ae": Autoencoders}
 __all__ = [
     "ARCHITECTURES",
     "HELPERS",
+    "AdaptableEnsemble",
     "AdaptableNetwork",
     "AdaptedNetwork",
     "Adaptors",
@@ -56,6 +58,7 @@ __all__ = [
     "Autoencoders",
     "CorrectedNetwork",
     "Denoiser",
+    "Ensemble",
     "FastConvolution",
     "FeatureAdaptor",
     "ForwardPrecision",

@@ -19,7 +19,7 @@ from scantune.prior.fit import FitSettings, fit_experts, seen_by
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
 from scantune.prior.readings import HomeScan, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
-from scantune.scans.volume import Volume
+from scantune.scans.volume import Volume, is_finite
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task, task_from_record, task_record
 
 Statistics = dict[str, Tensor]
@@ -223,7 +223,7 @@ class FieldOfExperts:
         Returns:
             Nats. At best `floor()`, not zero, unless all training subjects are alike.
         """
-        if not torch.isfinite(volume).all():
+        if not is_finite(volume):
             raise InputError("The volume holds NaN or infinite values; repair it before its energy is taken.")
         groups = self.energies(self.statistics(network, volume, mask))["cnn"]
         return float(torch.stack(list(groups.values())).mean())

@@ -21,7 +21,7 @@ from scantune.experts import (
 )
 from scantune.networks import AdaptableNetwork, copied
 from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
-from scantune.scans.volume import Volume
+from scantune.scans.volume import Volume, is_finite
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task
 from scantune.tasks.trial import padded_for, require_answer
 
@@ -187,7 +187,7 @@ def _require_volumes(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] |
                 f"Training volume {number} has shape {tuple(volume.shape)}, expected (slices, channels, height, "
                 "width), or (1, channels, depth, height, width) for a 3D network."
             )
-        if not torch.isfinite(volume).all():
+        if not is_finite(volume):
             raise InputError(f"Training volume {number} holds NaN or infinite values; leave it out or repair it.")
 
 

@@ -20,6 +20,11 @@ def batch_size(images: Tensor) -> int:
     return max(GPU_PIXELS // images[0, 0].numel(), 1)
 
 
+def is_finite(images: Tensor) -> bool:
+    """Return whether no value is NaN or infinite, without memory for a mask."""
+    return all(bool(torch.isfinite(end)) for end in images.aminmax())
+
+
 @dataclass(frozen=True)
 class Batch:
     """Slices of a scan that go through a network together.
