@@ -78,6 +78,45 @@ def test_every_postprocessing_gives_what_monai_writes(kind, tmp_path):
     assert (theirs % 1 != 0).any() == ("interpolation" in kind)
 
 
+REGIONS = [
+    {"_target_": "Activationsd", "keys": "pred", "sigmoid": True},
+    INVERT,
+    {"_target_": "AsDiscreted", "keys": "pred", "threshold": 0.5},
+]
+
+
+def regions(root, *further):
+    """A bundle of two regions that overlap, with further transforms of its postprocessing."""
+    network = {**CONFIG["network_def"], "out_channels": 2}
+    transforms = [*REGIONS, *further, SAVE]
+    changes = {"network_def": network, "postprocessing": {"_target_": "Compose", "transforms": transforms}}
+    metadata = copy.deepcopy(METADATA)
+    metadata["network_data_format"]["outputs"]["pred"]["channel_def"] = {"0": "organ", "1": "core"}
+    return write_bundle(root, {**copy.deepcopy(CONFIG), **changes}, metadata, iterations=20)
+
+
+def test_regions_that_overlap_stay_apart_as_monai_writes_them(tmp_path):
+    root, file = regions(tmp_path / "b"), write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    theirs = np.asarray(infer_by_hand(root, [file], tmp_path / "eval").dataobj)
+    result = scantune.adapt(scantune.load(root, trust=True), file, method="source")
+    assert np.array_equal(np.moveaxis(result.prediction, 0, -1), theirs)
+    assert (theirs[..., 0] * theirs[..., 1]).any()
+    outputs = result.save(tmp_path / "out")["outputs"]
+    assert [outputs[f"segmentation {name}"] for name in ("organ", "core")] == [
+        "scan_seg_organ.nii.gz",
+        "scan_seg_core.nii.gz",
+    ]
+
+
+def test_regions_that_the_postprocessing_joins_are_a_label_map(tmp_path):
+    join = {"_target_": "Lambdad", "keys": "pred", "func": "$lambda x: x.sum(0, keepdim=True)"}
+    root, file = regions(tmp_path / "b", join), write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    theirs = np.asarray(infer_by_hand(root, [file], tmp_path / "eval").dataobj)
+    ours = scantune.adapt(scantune.load(root, trust=True), file, method="source").prediction
+    assert np.array_equal(ours, theirs)
+    assert np.unique(ours).tolist() == [0, 1, 2]
+
+
 def test_a_network_of_slices_sees_slices(tmp_path, scan):
     network = {**CONFIG["network_def"], "spatial_dims": 2}
     inferer = {"_target_": "SliceInferer", "roi_size": [16, 16], "spatial_dim": 2}

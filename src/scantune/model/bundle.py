@@ -58,6 +58,9 @@ def load_folder(path: Path, trust: bool = False) -> Model:
     post = _without_writers(parts["postprocessing"], parts["preprocessing"], config)
     task = _task(post, config)
     outputs = _format(metadata, "outputs", PRED)
+    labels = _labels(outputs, task, path)
+    if not task.exclusive and len(labels) > 1 and _stay_apart(post):
+        task = Segmentation("sigmoid", overlapping=True)
     key = _image_key(parts["preprocessing"])
     settings = {
         "name": path.resolve().name,
@@ -67,7 +70,7 @@ def load_folder(path: Path, trust: bool = False) -> Model:
     channels = _whole_number(_format(metadata, "inputs", key).get("num_channels"), 1)
     return Model(
         network=network.eval(),
-        labels=_labels(outputs, task, path),
+        labels=labels,
         backend=Bundle(
             parts["preprocessing"], parts["inferer"], post, key, channels, not task.exclusive, parts["amp"], settings
         ),
@@ -210,6 +213,13 @@ def _task(transforms: tuple[Any, ...], config: Path) -> Segmentation:
         f"The postprocessing of {config} must say how outputs are read, by Activationsd with softmax or sigmoid or by "
         "AsDiscreted with argmax, as bundles for segmentation do."
     )
+
+
+def _stay_apart(transforms: tuple[Any, ...]) -> bool:
+    """Return True if nothing joins the channels of a prediction to one label map."""
+    names = [type(one).__name__ for one in transforms]
+    last = max((number for number, name in enumerate(names) if name == "AsDiscreted"), default=len(names) - 1)
+    return all(name == "Invertd" for name in names[last + 1 :])
 
 
 def _labels(outputs: Mapping[str, Any], task: Segmentation, path: Path) -> dict[str, int]:
