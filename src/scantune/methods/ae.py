@@ -77,7 +77,7 @@ class AE(Method):
     """
 
     name: ClassVar[str] = "ae"
-    objective: ClassVar[str] = "squared reconstruction errors"
+    objective: ClassVar[str] = "reconstruction error"
     Options = AEOptions
     options: AEOptions
 

@@ -49,7 +49,7 @@ class DAE(Method):
     """
 
     name: ClassVar[str] = "dae"
-    objective: ClassVar[str] = "one minus Dice with the denoised prediction"
+    objective: ClassVar[str] = "one minus Dice"
     Options = DAEOptions
     options: DAEOptions
     steady = False

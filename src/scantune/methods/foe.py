@@ -81,7 +81,7 @@ class FoECNN(Method):
     """
 
     name: ClassVar[str] = "foe-cnn"
-    objective: ClassVar[str] = "divergence from the prior"
+    objective: ClassVar[str] = "divergence"
     Options = FoEOptions
     options: FoEOptions
     families: ClassVar[tuple[str, ...]] = ("cnn",)

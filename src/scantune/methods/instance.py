@@ -44,7 +44,7 @@ class Instance(Method):
     """
 
     name: ClassVar[str] = "instance"
-    objective: ClassVar[str] = "unlikeness of atlas and scan, and roughness"
+    objective: ClassVar[str] = "unlikeness and roughness"
     version: ClassVar[int] = 2
     Options = InstanceOptions
     options: InstanceOptions

@@ -113,14 +113,16 @@ def trace_chart(
         chosen: The step whose parameters were kept; None if none was.
         objective: Name of what is minimised, for the axis of a chart without energies.
     """
-    frame = Frame(height=280, left=54)
     lines = {
         name: [float(row[key]) if row.get(key) is not None else math.nan for row in trace]
         for key, name in (("objective", "objective"), ("cnn", "energy"))
         if any(key in row for row in trace)
     }
     marks = {name: value for name, value in levels.items() if value is not None and "energy" in lines}
-    y = Scale.over([value for line in lines.values() for value in line] + [*marks.values()], frame.bottom, frame.top)
+    values = [value for line in lines.values() for value in line] + [*marks.values()]
+    longest = max((len(f"{tick:g}") for tick in Scale.over(values, 0, 1).ticks()), default=0)
+    frame = Frame(height=280, left=26 + 7 * longest)
+    y = Scale.over(values, frame.bottom, frame.top)
     x = Scale(0, max(len(trace) - 1, 1), frame.left, frame.right)
     points = {name: _points(line, x, y, trace) for name, line in lines.items()}
     changes = "; ".join(f"{name} from {number(line[0])} to {number(line[-1])}" for name, line in lines.items())

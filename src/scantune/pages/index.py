@@ -89,11 +89,12 @@ def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) 
     """Return the HTML of the index; without scripts it is a plain table."""
     scans = len({(row.site, row.name) for row in rows})
     counted = f"{scans} {'scan' if scans == 1 else 'scans'}" + (f", {len(rows)} runs" if len(rows) > scans else "")
-    decisions = Counter(row.decision for row in rows if row.decision).most_common()
+    found = Counter(row.decision for row in rows if row.decision).most_common()
+    found += [("with a warning", sum(bool(row.warnings) for row in rows))] if any(row.warnings for row in rows) else []
     return render(
         "index.html",
         title=title,
-        summary=": ".join(filter(None, [counted, ", ".join(f"{count} {name}" for name, count in decisions)])),
+        summary=": ".join(filter(None, [counted, ", ".join(f"{count} {name}" for name, count in found)])),
         columns={column: name for column, name in _COLUMNS.items() if _is_shown(column, rows)},
         numeric=_NUMERIC,
         rows=rows,
