@@ -44,7 +44,7 @@ def test_an_unsolved_scan_says_what_that_means():
 
 
 def test_volumes_and_scores_are_in_the_table():
-    view = case_view()
+    view = case_view(entry=entry(volumes_ml={}, source_volumes_ml={}))  # then the label maps are measured
     page = case_page(view)
     voxels = [int((labels == 1).sum()) for labels in (view.before, view.after)]
     before, after = (count * 1.5 * 1.5 * 5 / 1000 for count in voxels)
