@@ -170,8 +170,8 @@ class _Reader:
 
     @property
     def ended(self) -> bool:
-        """Return whether the process has ended."""
-        return self.process is not None and not self.process.is_alive()
+        """Return whether the process has ended. Its sentinel says so at once, while `is_alive` may lag behind."""
+        return self.process is not None and bool(wait([self.process.sentinel], 0))
 
     def read(self, task: Callable[[str], Content], path: Path) -> _Answer[Content]:
         """Return what a task reads.
@@ -183,7 +183,7 @@ class _Reader:
         return self._executor.submit(_run, task, str(path)).result(wall_seconds(path))
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it does, and the thread that waits for it."""
         if self.process is not None:
             self.process.kill()
         self._executor.shutdown(cancel_futures=True)
@@ -197,8 +197,8 @@ _readers: dict[int, _Reader] = {}
 def _kill_own_reader() -> None:
     """Kill the reader of this process, if there is one, so that an exit does not wait for it."""
     reader = _readers.get(os.getpid())
-    if reader is not None and reader.process is not None:
-        reader.process.kill()
+    if reader is not None:
+        reader.stop()
 
 
 # The end of a program joins the threads of executors, which wait for their processes. Functions that are registered
