@@ -168,11 +168,14 @@ class CommandLine(Kind):
             "--seed": NUMBERS,
             "--device": ("cpu", "cuda", "cuda:99", "meta", "x", "", "cpu:7", "auto"),
             "--preset": ("fast", "paper", "slow", ""),
+            "--series": ("1", "T1*", "[", "", "\x1b[31m"),
             "--options": ("moving=norm-affine", "learning_rate=x", "=", "x=1", "learning_rate=nan", "weight=-1", "a"),
         }
         for flag, values in odd.items():
             words += [flag, rng.choice(values)] if chance(rng, 0.15) else []
-        return words + [flag for flag in ("--no-guard", "--overwrite", "--strict") if chance(rng, 0.2)]
+        return words + [
+            flag for flag in ("--no-guard", "--overwrite", "--strict", "--bids", "--dicom-seg") if chance(rng, 0.2)
+        ]
 
     def _evaluate(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
         words = [rng.choice(made), rng.choice(made)]
