@@ -112,9 +112,8 @@ class CommandLine(Kind):
     def _written(self, out: Path, told: str) -> None:
         """Whatever lies in the output folder is whole."""
         for path in out.rglob("*") if out.is_dir() else ():
-            require(
-                not path.name.startswith(".") or path.is_dir() or path.suffix == ".lock", f"{path.name} is left: {told}"
-            )
+            known = not path.name.startswith(".") or path.name == ".bidsignore"
+            require(known or path.is_dir() or path.suffix == ".lock", f"{path.name} is left: {told}")
             if path.name.endswith("_seg.nii.gz") and path.is_file() and path.stat().st_size:
                 read_labels(path)
         text = (out / "manifest.json").read_text("utf-8") if (out / "manifest.json").is_file() else ""
@@ -150,7 +149,7 @@ class CommandLine(Kind):
         (folder / "out").mkdir()
         (folder / "out" / "manifest.json").write_text(rng.choice(MANIFESTS))
 
-    def _models(self, rng: random.Random, folder: Path) -> str:
+    def _model_words(self, rng: random.Random, folder: Path) -> str:
         if chance(rng, 0.8):
             return str(self.model)
         path = folder / "m.safetensors"
@@ -160,7 +159,7 @@ class CommandLine(Kind):
 
     def _adapt(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
         scans = [str(self.folder / "scan.nii.gz")] if chance(rng, 0.4) else some(rng, made, 3)
-        words = [*scans, "--model", self._models(rng, folder), "--out", str(folder / "out")]
+        words = [*scans, "--model", self._model_words(rng, folder), "--out", str(folder / "out")]
         words += ["--method", rng.choice((*["source"] * 12, "batchnorm", "foe-cnn", "entropy", "dae", "x", ""))]
         words += ["--steps", "1"] if chance(rng, 0.8) else ["--steps", rng.choice(NUMBERS[:7])]
         words += [] if chance(rng, 0.1) else ["--no-page"]
@@ -168,8 +167,8 @@ class CommandLine(Kind):
             "--seed": NUMBERS,
             "--device": ("cpu", "cuda", "cuda:99", "meta", "x", "", "cpu:7", "auto"),
             "--preset": ("fast", "paper", "slow", ""),
-            "--series": ("1", "T1*", "[", "", "\x1b[31m"),
             "--options": ("moving=norm-affine", "learning_rate=x", "=", "x=1", "learning_rate=nan", "weight=-1", "a"),
+            "--series": ("1", "T1*", "[", "", "\x1b[31m"),
         }
         for flag, values in odd.items():
             words += [flag, rng.choice(values)] if chance(rng, 0.15) else []
@@ -208,8 +207,11 @@ class CommandLine(Kind):
         words += ["--options", *some(rng, options, 3)] if chance(rng, 0.5) else []
         return words + (["--out", str(folder / "out")] if chance(rng, 0.3) else [])
 
+    def _models(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
+        return [rng.choice((*made, str(folder)))] if chance(rng, 0.5) else []
+
     def _info(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
-        return [rng.choice((self._models(rng, folder), rng.choice(made)))]
+        return [rng.choice((self._model_words(rng, folder), rng.choice(made)))]
 
     def _train(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
         words = [
@@ -220,7 +222,7 @@ class CommandLine(Kind):
         return words + (["--iterations", rng.choice(("-1", "0", "1", "x"))] if chance(rng, 0.5) else [])
 
     def _fit(self, rng: random.Random, folder: Path, made: list[str]) -> list[str]:
-        words = [self._models(rng, folder), "--data", rng.choice((str(folder / "recipe.toml"), rng.choice(made)))]
+        words = [self._model_words(rng, folder), "--data", rng.choice((str(folder / "recipe.toml"), rng.choice(made)))]
         words += ["--method", rng.choice(("foe", "dae", "ae", "x"))] if chance(rng, 0.5) else []
         return words + (["--set", rng.choice(TEXTS)] if chance(rng, 0.3) else [])
 

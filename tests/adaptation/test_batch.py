@@ -278,6 +278,35 @@ def test_no_kind_of_file_that_a_run_may_write_is_replaced(adapted, scan, tmp_pat
     assert by_hand.read_text(encoding="utf-8") == "by hand"
 
 
+def test_outputs_of_a_killed_run_that_the_manifest_does_not_list_are_replaced(adapted, scan, tmp_path, monkeypatch):
+    path, out = scan("a.nii.gz"), tmp_path / "out"
+
+    def die(*_):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scantune.adaptation.output_folder.OutputFolder.note", die)
+        with pytest.raises(SystemExit):
+            adapt_scans([path], MODEL, out, SETTINGS)
+    assert (out / "a_seg.nii.gz").exists()
+    assert not (out / "manifest.json").exists()
+    assert statuses(adapt_scans([path], MODEL, out, SETTINGS)) == {"a": "done"}
+    assert not [file for file in out.iterdir() if file.name.startswith(".")]
+
+
+def test_a_failure_halfway_may_be_tried_again(adapted, scan, tmp_path, monkeypatch):
+    path, out = scan("a.nii.gz"), tmp_path / "out"
+
+    def half(result, folder, naming=None):
+        (folder / "a_seg.nii.gz").write_text("half")
+        raise ScanError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeResult, "write_segmentations", half)
+        assert statuses(adapt_scans([path], MODEL, out, SETTINGS)) == {"a": "failed"}
+    assert statuses(adapt_scans([path], MODEL, out, SETTINGS)) == {"a": "done"}
+
+
 def test_a_bad_scan_does_not_stop_the_others(adapted, scan, tmp_path):
     paths = [scan("a.nii", "bad"), scan("b.nii", "crash"), scan("c.nii", "full"), tmp_path / "lost.nii", scan("e.nii")]
     outcomes = adapt_scans(paths, MODEL, tmp_path / "out", SETTINGS)

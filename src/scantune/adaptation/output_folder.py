@@ -9,6 +9,7 @@ from typing import Any
 
 from scantune.adaptation.output_names import NAMINGS, OutputNames, PlainNames
 from scantune.errors import ScanError
+from scantune.scans.files import write_text
 from scantune.scans.manifest import OUTPUT_ENDINGS, STRUCTURE_KINDS, ManifestEntry, read_manifest, write_manifest
 
 
@@ -64,6 +65,8 @@ class OutputFolder:
                 f"{self.path} holds results of another scan named {name}, which would be replaced. Choose "
                 "another output folder, or use --overwrite."
             )
+        if self._claim(name).exists():
+            return
         parts = [self.naming.path(name, kind, part) for kind in STRUCTURE_KINDS for part in structures]
         for file in (*(self.naming.path(name, kind) for kind in OUTPUT_ENDINGS), *parts):
             if (self.path / file).exists() and file not in entry.get("outputs", {}).values():
@@ -71,6 +74,20 @@ class OutputFolder:
                     f"{self.path / file} already exists, but the folder's manifest does not list it. Choose another "
                     "output folder, or use --overwrite to replace it."
                 )
+
+    def claim(self, name: str) -> None:
+        """Mark the outputs of a scan as this program's before they are written.
+
+        The mark is removed when the manifest lists them. If the process is killed between the two, the next run knows
+        by the mark that it may replace them.
+
+        Raises:
+            InputError: The mark cannot be written.
+        """
+        write_text(self._claim(name), "")
+
+    def _claim(self, name: str) -> Path:
+        return self.path / f".{name}.begun"
 
     def note(self, name: str, entry: ManifestEntry, head: Mapping[str, Any]) -> None:
         """Renew the manifest; after a failure, results of an earlier run that are still there stay described.
@@ -93,6 +110,7 @@ class OutputFolder:
             write_manifest(self.path, manifest | {"scans": scans})
             if entry["status"] == "done":
                 self._remove_earlier(name, before.get("outputs", {}), entry["outputs"])
+                self._claim(name).unlink(missing_ok=True)
 
     def _remove_earlier(self, name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         """Remove files of an earlier run that the present one did not write, under any of their names."""

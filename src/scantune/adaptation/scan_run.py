@@ -231,6 +231,7 @@ class ScanRun:
         plain = self.series is None and name == name_of_files(files)
         scan = given if plain else replace(read_case(given, self.model.backend.channels, self.series), name=name)
         result = adapt(self.model, scan, **settings) if self.site is None else self.site.adapt(scan, **settings)
+        self.out.claim(name)
         entry = result.write_segmentations(self.out.path, self.out.naming)
         if self.dicom:
             entry = result.with_dicom_segmentation(self.out.path, entry)
