@@ -277,7 +277,7 @@ def test_unfinished_folders_are_cleared_away_and_count_for_nothing(path, whole, 
 def test_the_command_shows_means_and_tells_of_failures(path, whole, tmp_path, capsys):
     assert main(["bench", str(path), "--out", str(whole), "--collect"]) == 0
     shown = capsys.readouterr()
-    assert "Dice, whole; mean over people" in shown.out and "supervised" in shown.out
+    assert "Dice, whole; mean over subjects" in shown.out and "supervised" in shown.out
     assert f"rows are in {whole / 'rows.csv'}" in shown.out.replace("\n", "")
     assert main(["bench", str(path), "--out", str(tmp_path), "--dataset", "csv"]) == 2
     assert "--dataset and --root belong together" in capsys.readouterr().err

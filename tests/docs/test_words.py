@@ -8,6 +8,7 @@ from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
+from markdown.extensions.toc import slugify
 
 from scantune.adaptation.guard.base import Action
 from scantune.methods import METHODS
@@ -104,3 +105,22 @@ def test_a_diagram_is_that_of_its_script_and_stands_on_a_page(name):
 def test_the_diagram_of_the_guard_has_its_verdicts_and_decisions():
     drawn = DIAGRAMS.DIAGRAMS["policy"]()
     assert all(word in drawn for word in (*get_args(Verdict), *get_args(Action)))
+
+
+def anchors(page):
+    """What links can point at on a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*?)(?: \{#.*\})?$", text, re.MULTILINE)
+    return {slugify(re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", title), "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_a_page_outside_the_site_lead_to_files_and_headings(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert links
+    for link in links:
+        path, _, anchor = link.partition("#")
+        page = ROOT / path if path else ROOT / name
+        assert page.exists(), link
+        assert not anchor or anchor in anchors(page), link

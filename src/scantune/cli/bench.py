@@ -34,7 +34,7 @@ class Bench:
     seeds: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
     """The training runs to do now."""
     count: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_EXPERIMENT)] = None
-    """People per centre to run now."""
+    """The number of subjects per centre to run now."""
     dataset: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint=FROM_EXPERIMENT)] = ()
     """Data sets to use instead of simulated scans. Networks are trained on the first. docs/data.md lists them."""
     root: Annotated[tuple[str, ...], arg(metavar="FOLDER ...", help_behavior_hint="")] = ()

@@ -103,7 +103,7 @@ def bench_table(rows: Sequence[ScoreRow], score: str) -> Table:
         if row.structure == structure and row.dice == row.dice:
             people[row.method, row.site][row.subject].append(row.dice)
     sites = list(dict.fromkeys(row.site for row in rows))
-    table = Table(box=box.SIMPLE_HEAD, caption=f"Dice, {structure}; mean over people.", caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, caption=f"Dice, {structure}; mean over subjects.", caption_justify="left")
     table.add_column("", overflow="fold")
     for site in sites:
         table.add_column(site, justify="right")

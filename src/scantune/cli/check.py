@@ -72,7 +72,7 @@ def group_table(report: "CheckReport") -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Site", overflow="fold")
     table.add_column("Split")
-    for title in ("People", "Scans"):
+    for title in ("Subjects", "Scans"):
         table.add_column(title, justify="right")
     for title in ("Spacing in mm", "Size in voxels"):
         table.add_column(title, overflow="fold")

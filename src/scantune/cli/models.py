@@ -36,4 +36,4 @@ def _origin(provenance: Mapping[str, Any]) -> str:
     data = provenance.get("data")
     if not isinstance(data, Mapping) or "cohort" not in data:
         return "not recorded"
-    return f"simulated scans of {data.get('train', 'some')} people (cohort {data['cohort']})"
+    return f"scans of {data.get('train', 'some')} simulated subjects (cohort {data['cohort']})"

@@ -33,15 +33,15 @@ class Simulate:
     ] = ()
     """The splits to simulate."""
     count: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the cohort's)")] = None
-    """The number of people per centre and split."""
+    """The number of subjects per centre and split."""
     slices: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the protocol's)")] = None
     """The number of slices per scan, spread over the anatomy."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Seed of all random numbers. Another seed gives other people."""
+    """Seed of all random numbers. Another seed gives other subjects."""
     label_maps: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the cohort's anatomy)")] = (
         None
     )
-    """Label maps of your own, as the anatomy of the people."""
+    """Label maps of your own, as the anatomy of the subjects."""
     scheme: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: 14 brain structures)")] = None
     """What each label of the maps means."""
     protocols: Annotated[Path | None, arg(metavar="FILE.toml", help_behavior_hint="(default: the cohort's)")] = None

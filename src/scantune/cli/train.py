@@ -56,7 +56,7 @@ class Train:
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
     """An exported atlas for simulated cohorts, if nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated people are made."""
+    """Real label maps, from which half of the simulated subjects are made."""
     root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
     """The folder of the data set, if the recipe does not name it."""
     log: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: none)")] = None
@@ -138,7 +138,7 @@ class Fit:
     atlas: Annotated[str | None, arg(metavar="FILE.npz", help_behavior_hint=FROM_RECIPE)] = None
     """An exported atlas for simulated cohorts, if nilearn is not installed."""
     label_maps: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
-    """Real label maps, from which half of the simulated people are made."""
+    """Real label maps, from which half of the simulated subjects are made."""
     root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint=FROM_RECIPE)] = None
     """The folder of the data set, if the recipe does not name it."""
 
