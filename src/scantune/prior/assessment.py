@@ -10,7 +10,7 @@ nothing here, and a vanished structure is no evidence of steadiness.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal, Self
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scantune.errors import InputError
 from scantune.prior.coefficients import SHIPPED, Coefficients, LocalCoefficients
+from scantune.prior.passing import passing_structures
 from scantune.tasks import are_masks, structure_counts, structure_mask
 
 Verdict = Literal["fine", "doubtful", "failed"]
@@ -69,14 +70,25 @@ class Readings:
             have none.
         contacts: By structure, the share of its outline at the background and at each structure, 0 at itself; zeros
             where there is none.
+        length: Length in mm that the slices cover; None if it is unknown.
+        passing: Whether each structure goes on beyond both ends of the scan; none if the length is unknown.
     """
 
     sizes: tuple[float, ...]
     steadiness: Mapping[str, tuple[float, ...]]
     contacts: tuple[tuple[float, ...], ...]
+    length: float | None = field(default=None, kw_only=True)
+    passing: tuple[bool, ...] = field(default=(), kw_only=True)
 
     @classmethod
-    def of(cls, labels: Tensor, perturbed: Mapping[str, Tensor], structures: int, voxel_ml: float = 1e-3) -> Self:
+    def of(
+        cls,
+        labels: Tensor,
+        perturbed: Mapping[str, Tensor],
+        structures: int,
+        voxel_ml: float = 1e-3,
+        length: float | None = None,
+    ) -> Self:
         """Read a label map, and those of the perturbed scan, put back in place.
 
         Args:
@@ -84,11 +96,14 @@ class Readings:
             perturbed: The same of perturbed scans, by the perturbation's name.
             structures: How many there are.
             voxel_ml: Volume of a voxel in mL.
+            length: Length in mm that the slices cover; None if it is unknown.
         """
         pixels = structure_counts(labels, structures).tolist()
         steady = {name: overlaps(labels, other, structures) for name, other in perturbed.items()}
         touching = contact_shares(labels, structures)
-        return cls(tuple(voxel_ml * count for count in pixels), steady, tuple(map(tuple, touching.tolist())))
+        sizes, contacts = tuple(voxel_ml * count for count in pixels), tuple(map(tuple, touching.tolist()))
+        passing = () if length is None else passing_structures(labels, structures)
+        return cls(sizes, steady, contacts, length=length, passing=passing)
 
     @property
     def structures(self) -> int:
@@ -175,6 +190,9 @@ class HomeReadings:
         dice: Their middle Dice by structure; None without labels, and then estimates are of the agreement with what
             the network says at home.
         local: Coefficients that were fitted to degraded scans of these people; None if there were too few.
+        section: Middle and deviation of the logarithm of the volume in mL per mm of length, of structures that pass
+            through the scans of most people `(2, structures)`; the deviation of others is `UNKNOWN`. None if lengths
+            are unknown.
     """
 
     people: int
@@ -185,6 +203,7 @@ class HomeReadings:
     absent: Tensor
     dice: Tensor | None = None
     local: LocalCoefficients | None = None
+    section: Tensor | None = None
 
     @classmethod
     def fit(cls, readings: Sequence[Readings], dice: Sequence[Sequence[float]] | None = None) -> Self:
@@ -200,7 +219,8 @@ class HomeReadings:
         usual = _usual_contacts(touching, seen)
         apart = _middles(_apart(touching, usual), seen, CONTACT_FLOOR)
         scores = None if dice is None else torch.quantile(torch.tensor(dice, dtype=torch.double), 0.5, 0)
-        return cls(len(readings), size, unsteady, usual, apart, 1 - seen.double().mean(0), scores)
+        absent, section = 1 - seen.double().mean(0), _sections(readings, sizes, seen)
+        return cls(len(readings), size, unsteady, usual, apart, absent, scores, section=section)
 
     @property
     def expected(self) -> Tensor:
@@ -209,7 +229,20 @@ class HomeReadings:
 
     def without_sizes(self) -> Self:
         """Return the readings for a scan whose voxels have an unknown size, so that no size counts."""
-        return replace(self, size=torch.stack([self.size[0], torch.full_like(self.size[1], UNKNOWN)]))
+        return replace(self, size=torch.stack([self.size[0], torch.full_like(self.size[1], UNKNOWN)]), section=None)
+
+    def sizes_for(self, length: float | None) -> Tensor:
+        """Return the middle and the deviation of the log volumes in mL that are usual `(2, structures)`.
+
+        Of structures that pass through the scan they depend on the length.
+
+        Args:
+            length: Length in mm that the slices cover; None if it is unknown.
+        """
+        if self.section is None or length is None:
+            return self.size
+        scaled = torch.stack([self.section[0] + math.log(length), self.section[1]])
+        return torch.where(self.section[1] < UNKNOWN, scaled, self.size)
 
     @property
     def coefficients(self) -> Coefficients:
@@ -222,6 +255,7 @@ class HomeReadings:
         stored |= {"contacts": self.contacts.float(), "apart": self.apart.float()}
         stored |= {f"unsteady/{name}": values.float() for name, values in self.unsteady.items()}
         stored |= {} if self.dice is None else {"dice": self.dice.float()}
+        stored |= {} if self.section is None else {"section": self.section.float()}
         local = {} if self.local is None else self.local.tensors()
         return stored | {f"local/{name}": values for name, values in local.items()}
 
@@ -238,7 +272,8 @@ class HomeReadings:
             {n.removeprefix("local/"): v for n, v in wide.items() if n.startswith("local/")}
         )
         people = int(tensors["people"][0])
-        return cls(people, wide["size"], unsteady, contacts, apart, absent, wide.get("dice"), local)
+        kinds = (wide.get("dice"), local, wide.get("section"))
+        return cls(people, wide["size"], unsteady, contacts, apart, absent, *kinds)
 
 
 def _require_sound(tensors: Mapping[str, Tensor]) -> None:
@@ -250,7 +285,7 @@ def _require_sound(tensors: Mapping[str, Tensor]) -> None:
     count = tensors["absent"].numel() if "absent" in tensors else 0
     shapes = {"size": (2, count), "contacts": (count, count + 1), "apart": (2, count), "absent": (count,)}
     shapes |= {name: (2, count) for name in tensors if name.startswith("unsteady/")}
-    shapes |= {"dice": (count,)} if "dice" in tensors else {}
+    shapes |= {name: shape for name, shape in {"dice": (count,), "section": (2, count)}.items() if name in tensors}
     sound = count > 0 and all(
         name in tensors and tuple(tensors[name].shape) == shape and bool(torch.isfinite(tensors[name]).all())
         for name, shape in shapes.items()
@@ -260,6 +295,16 @@ def _require_sound(tensors: Mapping[str, Tensor]) -> None:
             "The calibration is damaged: the readings of home scans must have finite numbers for each structure. Fit "
             "the prior anew, or copy the file again."
         )
+
+
+def _sections(readings: Sequence[Readings], sizes: Tensor, seen: Tensor) -> Tensor | None:
+    """Return the middle and deviation of log volumes per length, or None if a length is unknown or nothing passes."""
+    lengths = [person.length for person in readings if person.length is not None]
+    if len(lengths) < len(readings):
+        return None
+    passing = torch.tensor([person.passing for person in readings]).double().mean(0) > 0.5
+    per_length = sizes.clamp_min(1e-30) / torch.tensor(lengths, dtype=torch.double)[:, None]
+    return _middles(per_length.log(), seen & passing, SIZE_FLOOR) if bool(passing.any()) else None
 
 
 def _usual_contacts(touching: Tensor, seen: Tensor) -> Tensor:
@@ -331,7 +376,7 @@ class Excesses:
     def of(cls, readings: Readings, home: HomeReadings, using: Sequence[str] = SHOWING) -> Self:
         """Compare readings with those at home, by the perturbations that count."""
         sizes = torch.tensor(readings.sizes, dtype=torch.double)
-        middle, spread = home.size
+        middle, spread = home.sizes_for(readings.length)
         size = ((sizes.clamp_min(1e-30).log() - middle).abs() - DEVIATIONS["size"] * spread).clamp_min(0)
         known = [name for name in using if name in home.unsteady and name in readings.steadiness]
         parts = [torch.zeros_like(size)]
@@ -411,7 +456,7 @@ def reasons(
             continue
         size, unsteady, contact = (float(each[number]) for each in (found.size, found.unsteady, found.contact))
         kept = fmean([readings.steadiness[key][number] for key in using if key in readings.steadiness] or [1.0])
-        usual = math.exp(float(home.size[0, number]))
+        usual = math.exp(float(home.sizes_for(readings.length)[0, number]))
         found_signs += [
             (coefficients.size * size, _sized(name, amount, usual)),
             (coefficients.unsteady * unsteady, f"The {name} changes where it should not: {kept:.2f} of it stays."),

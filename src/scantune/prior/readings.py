@@ -28,6 +28,7 @@ class PredictionReader:
         structures: Number of structures besides the background.
         voxel_ml: Volume in mL that a pixel of a slice stands for.
         channels: Number of image channels, which are perturbed; None for all.
+        length: Length in mm that all slices of the scan cover; None if it is unknown.
     """
 
     images: Tensor
@@ -36,6 +37,7 @@ class PredictionReader:
     structures: int
     voxel_ml: float
     channels: int | None = None
+    length: float | None = None
 
     @classmethod
     def of(
@@ -52,7 +54,8 @@ class PredictionReader:
         """
         part = volume.spread(READ_SLICES)
         share = volume.share * len(volume.images) / len(part.images)
-        return cls(part.images, part.slices.tolist(), task, structures, voxel_ml * share, channels)
+        numbers = part.slices.tolist()
+        return cls(part.images, numbers, task, structures, voxel_ml * share, channels, volume.length)
 
     def read(self, network: nn.Module, names: Sequence[str] = SHOWING, own: Tensor | None = None) -> Readings:
         """Return the readings of a network's prediction.
@@ -64,7 +67,7 @@ class PredictionReader:
         """
         labels = self.labels(network) if own is None else own
         perturbed = {name: self.labels(network, name) for name in names}
-        return Readings.of(labels.cpu(), perturbed, self.structures, self.voxel_ml)
+        return Readings.of(labels.cpu(), perturbed, self.structures, self.voxel_ml, self.length)
 
     @torch.no_grad()
     def labels(self, network: nn.Module, name: str = "") -> Tensor:
@@ -93,7 +96,9 @@ class GradedReader(PredictionReader):
         found = super().read(network, SHOWING, labels)
         assert self.reference is not None
         dice = overlaps(labels, self.reference.cpu(), self.structures)
-        return GradedReadings(found.sizes, found.steadiness, found.contacts, dice)
+        return GradedReadings(
+            found.sizes, found.steadiness, found.contacts, dice, length=found.length, passing=found.passing
+        )
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ class Volume:
     reference: Tensor | None = None
     share: float = 1.0
 
+    @property
+    def length(self) -> float | None:
+        """Return the length in mm that the slices cover, or None if it is unknown."""
+        return None if self.distance is None else len(self.images) * self.distance
+
     def to(self, device: torch.device) -> Self:
         """Return the volume on a device."""
         padding, chosen, reference = (

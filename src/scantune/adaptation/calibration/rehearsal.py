@@ -60,8 +60,9 @@ class Stand:
         prepared = self.preprocessing.prepare(case)
         volume = self.preprocessing.windows(prepared).to(next(self.network.parameters()).device)
         structures, voxel = max(self.model.labels.values()), self.preprocessing.voxel_ml(prepared)
-        numbers, truth = range(len(volume.images)), prepared.reference
-        return volume, GradedReader(volume.images, numbers, self.model.task, structures, voxel, reference=truth)
+        numbers, truth, task = range(len(volume.images)), prepared.reference, self.model.task
+        reader = GradedReader(volume.images, numbers, task, structures, voxel, length=volume.length, reference=truth)
+        return volume, reader
 
     def read(self, case: Case) -> GradedReadings:
         """Return the readings of the source prediction for a case."""
