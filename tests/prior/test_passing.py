@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from scantune.adaptation.prediction import Prediction
+from scantune.adaptation.scan_warnings import prediction_warnings
 from scantune.prior.assessment import HomeReadings, Readings, assess
+from scantune.prior.coverage import Coverage
 from scantune.prior.passing import passing_structures
 from scantune.scans.volume import Volume
+from scantune.tasks import Segmentation
 from tests.toy_labels import RADII, disc
 
 
@@ -87,3 +91,18 @@ def test_a_volume_knows_the_length_that_its_slices_cover():
     images = torch.zeros(4, 1, 2, 2)
     assert Volume(images, distance=2.5).length == 10
     assert Volume(images).length is None
+
+
+def test_few_slices_are_no_partial_coverage_of_structures_that_pass_through(home):
+    assert home.all_pass
+    coverage = Coverage((12.0, 12.0), (1.0, 1.0))
+    assert coverage.warnings(None, None) == []
+    assert "The scan has 3 slices" in coverage.warnings(3, None)[0]
+
+
+def test_a_volume_is_absurd_for_its_length(home):
+    labels = disc(RADII[0], RADII[0] / 2)[:1].repeat(3, 1, 1)
+    scores = torch.nn.functional.one_hot(labels, 3).permute(0, 3, 1, 2).float()
+    prediction = Prediction(scores, Segmentation(), {})
+    assert prediction_warnings(prediction, home, 5e-3, ["GM", "WM"], length=15.0) == []
+    assert "The GM is absurdly small" in prediction_warnings(prediction, home, 5e-3, ["GM", "WM"])[0]

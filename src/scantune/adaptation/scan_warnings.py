@@ -56,7 +56,7 @@ def scan_warnings(
     home = None if known is None else known.home
     if home is not None and isinstance(network, Model) and given.prepared is None:
         home = home.without_sizes()
-    return found + prediction_warnings(after, home, given.voxel_ml, names)
+    return found + prediction_warnings(after, home, given.voxel_ml, names, given.volume.length)
 
 
 def _skull(model: Model, case: Case) -> list[str]:
@@ -77,7 +77,8 @@ def _coverage(known: Calibration, given: ScanInput) -> list[str]:
     shown = None
     if given.case is not None and given.prepared is not None:
         shown = Shown.of(given.prepared.volume, given.prepared.padding, given.voxel_ml)
-    return known.coverage.warnings(len(given.volume.images), given.volume.padding, shown)
+    slices = None if known.home is not None and known.home.all_pass else len(given.volume.images)
+    return known.coverage.warnings(slices, given.volume.padding, shown)
 
 
 def _energy(known: Calibration, before: Prediction, verdict: str) -> list[str]:
@@ -91,7 +92,11 @@ def _energy(known: Calibration, before: Prediction, verdict: str) -> list[str]:
 
 
 def prediction_warnings(
-    prediction: Prediction, home: HomeReadings | None, voxel_ml: float, names: Sequence[str] = ()
+    prediction: Prediction,
+    home: HomeReadings | None,
+    voxel_ml: float,
+    names: Sequence[str] = (),
+    length: float | None = None,
 ) -> list[str]:
     """Return warnings about volumes that are empty or absurd.
 
@@ -100,6 +105,7 @@ def prediction_warnings(
         home: Volumes at home, if they are known.
         voxel_ml: Volume of a voxel in mL.
         names: Names of the structures.
+        length: Length in mm that the slices cover; None if it is unknown.
     """
     counts = structure_counts(prediction.labels.cpu(), prediction.structures).tolist()
     expected = [True] * len(counts) if home is None else (home.absent < USUALLY_THERE).tolist()
@@ -112,7 +118,7 @@ def prediction_warnings(
         if not count:
             found += [f"No {name} was found."] if expected[number] else []
             continue
-        middle, deviation = (float(value) for value in home.size[:, number])
+        middle, deviation = (float(value) for value in home.sizes_for(length)[:, number])
         beyond = math.log(count * voxel_ml) - middle
         if abs(beyond) > max(ABSURD_DEVIATIONS * deviation, math.log(ABSURD_FACTOR)):
             word, usual = "large" if beyond > 0 else "small", math.exp(middle)

@@ -231,6 +231,11 @@ class HomeReadings:
         """Return the readings for a scan whose voxels have an unknown size, so that no size counts."""
         return replace(self, size=torch.stack([self.size[0], torch.full_like(self.size[1], UNKNOWN)]), section=None)
 
+    @property
+    def all_pass(self) -> bool:
+        """Return True if all structures pass through the scans of most people, so that few slices are no cut."""
+        return self.section is not None and bool((self.section[1] < UNKNOWN).all())
+
     def sizes_for(self, length: float | None) -> Tensor:
         """Return the middle and the deviation of the log volumes in mL that are usual `(2, structures)`.
 

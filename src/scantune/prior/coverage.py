@@ -132,20 +132,20 @@ class Coverage:
         """Return a copy that knows what source scans show."""
         return replace(self, shown=ShownAtHome.of(scans))
 
-    def warnings(self, slices: int, padding: Tensor | None, scan: Shown | None = None) -> list[str]:
+    def warnings(self, slices: int | None, padding: Tensor | None, scan: Shown | None = None) -> list[str]:
         """Return sentences about a scan that shows much less than source scans do, or much more.
 
         The volume that a scan shows says more than its number of slices, which counts if the volume is not known.
 
         Args:
-            slices: Number of slices.
+            slices: Number of slices; None if it says nothing, because structures pass through the scan.
             padding: True where padding was added, `(slices, 1, *spatial)`.
             scan: What it shows, if its voxels have a known size.
         """
         found = []
         if self.shown is not None and scan is not None:
             found += self.shown.warnings(scan)
-        elif slices < 0.5 * self.slices[0]:
+        elif slices is not None and slices < 0.5 * self.slices[0]:
             few, many = (f"{number:.0f}" for number in self.slices)
             theirs = few if few == many else f"{few} to {many}"
             counted = "1 slice" if slices == 1 else f"{slices} slices"
