@@ -98,15 +98,16 @@ def choose_series(folder: Path, series: Sequence[DicomSeries], word: str | None)
     many = f"{len(fitting)} of {len(series)} series are" if word is not None else f"it holds {len(series)}"
     advice = "Choose one by --series with its number, description or UID (in Python series=...)."
     start = f"The folder {folder} must hold {wanted}, but {many}"
-    return _refuse(start, series if word is None or not fitting else fitting, advice)
+    raise _refusal(start, series if word is None or not fitting else fitting, advice)
 
 
-def _refuse(start: str, listed: Sequence[DicomSeries], advice: str) -> DicomSeries:
+def _refusal(start: str, listed: Sequence[DicomSeries], advice: str) -> SeriesError:
+    """Return the error that lists series."""
     names = Counter((one.number, one.description) for one in listed)
     lines = [one.line(with_uid=names[one.number, one.description] > 1) for one in listed[:MOST_LISTED]]
     more = f"; and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
     slices = ", ".join(str(one.slices) for one in listed[:MOST_LISTED])
-    raise SeriesError(f"{start}: {'; '.join(lines)}{more}. {advice}", f"{start} (with {slices} slices). {advice}")
+    return SeriesError(f"{start}: {'; '.join(lines)}{more}. {advice}", f"{start} (with {slices} slices). {advice}")
 
 
 @dataclass(frozen=True)
