@@ -75,3 +75,18 @@ def test_other_tables_are_refused_by_the_column_they_lack(tmp_path, text, told):
 def test_no_file_is_told_in_a_sentence(tmp_path):
     with pytest.raises(InputError, match="a folder that scantune bench wrote"):
         read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dice": 1.7}, "dice must be from 0 to 1, or empty, but is 1.7"),
+        ({"dice": -0.4}, "dice must be from 0 to 1"),
+        ({"hd95": -3.0}, "hd95 must be 0 or more"),
+        ({"reference_ml": -1.0}, "reference_ml must be 0 or more"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused(tmp_path, changes, told):
+    write_rows(tmp_path / "rows.csv", [replace(ROW, **changes)])
+    with pytest.raises(InputError, match=told):
+        read_rows(tmp_path / "rows.csv")

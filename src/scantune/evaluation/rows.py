@@ -99,13 +99,18 @@ SCORE_COLUMNS = tuple(COLUMN_TYPES)
 LATER_COLUMNS = ("fold", "data")
 """Columns that files of older versions lack."""
 
+NEVER_NEGATIVE = ("hd95", "asd", "volume_ml", "reference_ml", "seconds", "seconds_per_step", "peak_memory_mb")
+"""Columns of distances, volumes and times."""
+
 MEASURED_COLUMNS = ("seconds", "seconds_per_step", "peak_memory_mb")
 """Columns that differ from run to run. All others are the same when a job is repeated on the same machine."""
 
 
-def is_dice(value: float) -> bool:
-    """Return whether a number is a Dice from 0 to 1, or NaN for an unknown one."""
-    return math.isnan(value) or 0 <= value <= 1
+def expected_range(column: str, value: float) -> str:
+    """Return the range that a number of a column is out of, as words; an empty text if it is within, or unknown."""
+    if column == "dice" and not 0 <= value <= 1 and not math.isnan(value):
+        return "from 0 to 1"
+    return "0 or more" if column in NEVER_NEGATIVE and value < 0 else ""
 
 
 def write_table(path: Path | str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -215,8 +220,8 @@ def _value(column: str, kind: type, record: Mapping[str, Any]) -> Any:
         if column not in record:
             raise InputError(f"the column {column} is missing.")
         number = math.nan if cell in ("", None) else float(cell)
-        if column == "dice" and not is_dice(number):
-            raise InputError(f"dice must be from 0 to 1, or empty, but is {number:g}.")
+        if wanted := expected_range(column, number):
+            raise InputError(f"{column} must be {wanted}, or empty, but is {number:g}.")
         return number
     if cell is None and column in LATER_COLUMNS:
         return ""

@@ -60,7 +60,9 @@ def _assessment(home: HomeReadings) -> str:
 
 def _levels(known: Calibration) -> str:
     far = "" if math.isinf(known.levels.far) else f", far out beyond {known.levels.far:.4g}"
-    return f"typical up to {known.typical:.4g} nats{far}"
+    shown = None if known.coverage is None else known.coverage.shown
+    seen = "" if shown is None else f", scans that show {shown.ml[0]:.0f} to {shown.ml[1]:.0f} mL"
+    return f"typical up to {known.typical:.4g} nats{far}{seen}"
 
 
 def _lines(value: Any) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 import pandas as pd
 
 from scantune.errors import InputError
-from scantune.evaluation.rows import MEAN, REQUIRED_COLUMNS, WHOLE, find_rows, is_dice, read_table
+from scantune.evaluation.rows import MEAN, REQUIRED_COLUMNS, WHOLE, expected_range, find_rows, read_table
 
 RUN = ["person", "session", "fold", "seed"]
 """Columns that identify a run of a scan; the first is the person."""
@@ -205,9 +205,9 @@ def _number(file: Path, line: int, name: str, cell: str) -> float:
         raise InputError(
             f"{file}, line {line}: {name} must be a number, or empty if it is unknown, but is {cell[:100]!r}."
         ) from None
-    if name == "dice" and not is_dice(number):
+    if wanted := expected_range(name, number):
         raise InputError(
-            f"{file}, line {line}: dice must be from 0 to 1, or empty if it is unknown, but is {number:g}. Repair the "
+            f"{file}, line {line}: {name} must be {wanted}, or empty if it is unknown, but is {number:g}. Repair the "
             "file, or score the segmentations again."
         )
     return number
