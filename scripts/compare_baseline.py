@@ -7,10 +7,10 @@
 A record is a folder with a subfolder per item of `ITEMS`, which holds the files that the product wrote. It is made by
 the command line and by names that users' scripts rely on, so that the same script runs on either code; with one thread,
 since the last digits depend on their number. Real scans come from the folder that SCANTUNE_DATA names. A whole record
-takes about five minutes of a core; `--items` makes a part of it anew.
+takes about five minutes of a core; `--items` makes a part of it again.
 
 Compared are voxels, tensors, cells, entries and the numbers in texts. What differs from run to run is left out: see
-`LEFT_OUT`, `SKIPPED` and `READERS`. Words for people may be written anew: where they differ, or pictures, which show
+`LEFT_OUT`, `SKIPPED` and `READERS`. Texts may be reworded: where they differ, or pictures, which show
 words, they are listed as wording, which is no failure.
 """
 

@@ -1,6 +1,6 @@
 """Note in a model file what its source scans show, and whether they are stripped; all else in it stays as it is.
 
-`scantune fit` notes this by itself. This script is for files of older versions whose prior should not be fitted anew:
+`scantune fit` notes this by itself. This script is for files of older versions whose prior should not be fitted again:
 the bundled models got it so, from the scans that their recipes name.
 
     python scripts/home_coverage.py src/scantune/model/bundled/brain.safetensors --data brain --label-maps FOLDER
@@ -18,7 +18,7 @@ from scantune.training.plan import PRECISIONS, TrainingPlan
 
 
 def main() -> None:
-    """Read the scans, and write the model file anew."""
+    """Read the scans, and write the model file again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", required=True, metavar="RECIPE")

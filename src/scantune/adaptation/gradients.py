@@ -189,7 +189,7 @@ class SliceGradients(Gradients):
         return terms.detached()
 
     def restart(self) -> None:
-        """Record anew."""
+        """Record again."""
         self.replay = None if self.replay is None else Replay(self.moving)
 
 
@@ -222,7 +222,7 @@ class ReplayedGradients(Gradients):
         return self.replay(self.plain)
 
     def restart(self) -> None:
-        """Record anew."""
+        """Record again."""
         self.replay = Replay(self.moving)
 
 

@@ -164,7 +164,7 @@ class JobScheduler:
 
     Args:
         store: Where finished jobs are, and go to.
-        ledger: Is written anew whenever there are further rows.
+        ledger: Is written again whenever there are further rows.
         observer: Receives the progress.
         summary: Receives the outcome of the jobs.
     """

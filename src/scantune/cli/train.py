@@ -143,7 +143,7 @@ class Fit:
     """The folder of the data set, if the recipe does not name it."""
 
     def run(self) -> int:
-        """Fit, and write the model file anew."""
+        """Fit, and write the model file again."""
         from scantune.cli import console as terminal
         from scantune.model.architecture import architecture_from_words
         from scantune.model.describe import describe_model

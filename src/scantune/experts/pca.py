@@ -125,7 +125,7 @@ class PCAExperts(Experts):
         if components.shape != (len(mean), settings.components, *patch) or mean.shape != (len(mean), *patch):
             raise InputError(
                 f"The prior is damaged: components {tuple(components.shape)} and mean {tuple(mean.shape)} of patches "
-                f"do not fit {settings}. Fit the prior anew, or copy the file again."
+                f"do not fit {settings}. Fit the prior again, or copy the file again."
             )
         return cls(str(record["layer"]), settings, task, components.float(), mean.float())
 

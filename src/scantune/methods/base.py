@@ -190,7 +190,7 @@ class Method(ABC):
     objective: ClassVar[str] = "objective"
     """Name of what is minimised, for charts."""
     version: ClassVar[int] = 1
-    """Number to raise when the same options change their meaning, so that finished benchmarks are made anew."""
+    """Number to raise when the same options change their meaning, so that finished benchmarks are made again."""
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     serves_site: ClassVar[bool] = True
     """Whether what moves can be a start for another scan of the site."""

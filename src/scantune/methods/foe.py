@@ -33,7 +33,7 @@ class FoEOptions(MethodOptions):
     """How far apart densities are; kl is of training against test, likelihood maximises the log-likelihood instead."""
     reference: Literal["subjects", "expected", "random"] = "subjects"
     """The mean over the training subjects' divergences, or the divergence from their expected distribution (for
-    Gaussian densities the Gaussian of the same mean and variance), or from one subject drawn anew for every step."""
+    Gaussian densities the Gaussian of the same mean and variance), or from one subject drawn again for every step."""
     weighting: Literal["layer", "channel"] = "layer"
     """Layers count alike, or channels do."""
     layers: str = "all"

@@ -149,7 +149,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
     except (UnpicklingError, RuntimeError, EOFError, ValueError, OSError, LookupError) as error:
         raise InputError(
             f"{file} must hold tensors and plain values alone, and be whole, but it cannot be read so "
-            f"({error_message(error)}). Store the state_dict of the network anew."
+            f"({error_message(error)}). Store the state_dict of the network again."
         ) from error
     for name in ("model", "state_dict", "network"):
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):

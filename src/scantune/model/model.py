@@ -146,7 +146,7 @@ def load(name_or_path: str | Path, network: NetworkChoice | None = None, *, trus
         name_or_path: `brain`, `brain-register`, the path of a `.safetensors` file, or a folder of another framework.
         network: For a file with an architecture of your own, the network to put the weights into, or what makes it:
             `package.module:factory`, which is then imported, or that with arguments, as in
-            `{"kind": "package.module:factory", "width": 8}`. The arguments of the file hold unless they are given anew.
+            `{"kind": "package.module:factory", "width": 8}`. The arguments of the file hold unless others are given.
         trust: Whether code that a folder holds may run.
     """
     if _is_folder(name_or_path):

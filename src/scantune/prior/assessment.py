@@ -298,7 +298,7 @@ def _require_sound(tensors: Mapping[str, Tensor]) -> None:
     if not sound or tensors["people"].numel() != 1:
         raise InputError(
             "The calibration is damaged: the readings of home scans must have finite numbers for each structure. Fit "
-            "the prior anew, or copy the file again."
+            "the prior again, or copy the file again."
         )
 
 

@@ -192,7 +192,7 @@ class Calibration:
         ):
             raise InputError(
                 "The calibration is damaged: it must have levels that rise from above 0, finite energies, and a share "
-                "and a deviation above 0 for each structure. Fit the prior anew, or copy the file again."
+                "and a deviation above 0 for each structure. Fit the prior again, or copy the file again."
             )
 
 

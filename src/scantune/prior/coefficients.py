@@ -137,7 +137,7 @@ class LocalCoefficients:
             if found is None or tuple(found.shape) != (length,) or not bool(torch.isfinite(found).all()):
                 raise InputError(
                     f"The calibration is damaged: {name} of the local coefficients must have {length} finite numbers. "
-                    "Fit the prior anew, or copy the file again."
+                    "Fit the prior again, or copy the file again."
                 )
         unsteady, size, contact, low, high, down, up = map(float, tensors["coefficients"])
         fitted = Coefficients(unsteady, size, contact, (low, high), (down, up))

@@ -240,7 +240,7 @@ class FieldOfExperts:
             if channels != experts:
                 raise InputError(
                     f"The prior does not match the network: layer {layer} has {channels} channels, the prior "
-                    f"{experts} experts; use the prior that was fitted on this network, or fit it anew."
+                    f"{experts} experts; use the prior that was fitted on this network, or fit it again."
                 )
 
     def require_window(self, window: tuple[int, ...] | None) -> None:
@@ -253,7 +253,7 @@ class FieldOfExperts:
             mine, theirs = (_extent(each) for each in (self.window, window))
             raise InputError(
                 f"The prior was fitted to {mine}, but the network sees {theirs}, whose statistics differ. Use the same "
-                "window, or fit the prior anew."
+                "window, or fit the prior again."
             )
 
     def _channels(self) -> Iterator[tuple[str, int]]:

@@ -126,7 +126,7 @@ class LayerExperts:
                 return
         raise InputError(
             "The prior is damaged: center, scale, kept and density of a layer must have a number for each expert, with "
-            "deviations and densities above 0. Fit the prior anew, or copy the file again."
+            "deviations and densities above 0. Fit the prior again, or copy the file again."
         )
 
 
@@ -192,7 +192,7 @@ class ExpertFamily:
         if unknown := set(layers) - known:
             raise InputError(
                 f"The prior is damaged: it has densities of {', '.join(sorted(unknown))}, but no experts there. Fit "
-                "the prior anew, or copy the file again."
+                "the prior again, or copy the file again."
             )
         restored = cls(experts, layers)
         restored._require_alike()
@@ -213,7 +213,7 @@ class ExpertFamily:
         if not alike:
             raise InputError(
                 "The prior is damaged: the densities of all layers must be of the same form and number of subjects. "
-                "Fit the prior anew, or copy the file again."
+                "Fit the prior again, or copy the file again."
             )
 
 

@@ -53,7 +53,7 @@ class BenchFolder:
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"{file} must be an experiment as scantune bench writes it, but is not: {error}. Give the command of "
-                "the benchmark again, which writes it anew."
+                "the benchmark again, which writes it again."
             ) from error
 
     def missing(self, name: str, scores: ScoreTable) -> list[str]:

@@ -102,7 +102,7 @@ def stream_seed(seed: int, kind: int, number: int) -> int:
 
 
 class SliceOrder:
-    """The slices of each iteration: every epoch is shuffled anew, and its incomplete last batch dropped.
+    """The slices of each iteration: every epoch is shuffled again, and its incomplete last batch dropped.
 
     The order is a function of the seed and the iteration. With fewer slices than a batch takes, every batch
     is drawn with replacement instead.

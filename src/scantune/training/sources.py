@@ -102,7 +102,7 @@ class CaseSource(ABC):
         return 1
 
     def in_fold(self, number: int) -> "CaseSource":  # noqa: ARG002
-        """Return the source in a fold, counted from 1; sources with fewer folds begin anew."""
+        """Return the source in a fold, counted from 1; sources with fewer folds begin again."""
         return self
 
     def with_cache(self, folder: str) -> Self:  # noqa: ARG002

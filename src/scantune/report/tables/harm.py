@@ -32,8 +32,8 @@ def harm_table(study: Study) -> ReportTable | None:
         tuple(sections),
         (
             "Mean change: over people. Worst site: the least mean change of any site. Worst scan: of any single scan "
-            "and training run. People worse: whose mean score fell. Rolled back: runs that the guard refused; the "
-            "source prediction stands for them. Seconds: median per scan.",
+            "and training run. People worse: whose mean score fell. Unsolved: runs in which no adaptation helped "
+            "enough. Seconds: median per scan.",
         ),
     )
 
