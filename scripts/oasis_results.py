@@ -1,75 +1,109 @@
-"""The bundled brain model on real T1-weighted scans, before and after adaptation.
+"""The bundled brain model on real T1-weighted scans: verdicts, estimates, and Dice before and after.
 
     python scripts/oasis_results.py run DATA/oasis --out results/oasis.csv [--model brain] [--device cpu] [--part 0/1]
     python scripts/oasis_results.py table results/oasis.csv > results/oasis.md
 
 DATA/oasis holds `ID_T1w.nii.gz` and `ID_tissue.nii.gz` (0 background, 1 CSF, 2 GM, 3 WM). The reference's CSF is the
-ventricles alone, so that CSF is scored but says little.
+ventricles alone, so that CSF is scored but says little. A `run` goes on where an earlier one of the same file ended;
+`--part 1/2` is the second of two parts of the scans.
 """
 
 import argparse
 import csv
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import Any
 
 import scantune
 from scantune.evaluation.metrics import dice
 from scantune.scans.io import read_labels, read_scan
 
+COLUMNS = (
+    *("subject", "structure", "source", "handed_out", "expected", "verdict", "decision"),
+    *("energy_before", "energy_after", "steps", "seconds"),
+)
+COMPARED = ("GM", "WM")
+"""Structures that reference and model mean alike."""
 
-def run(arguments: argparse.Namespace) -> None:
-    part, parts = map(int, arguments.part.split("/"))
-    model = scantune.load(arguments.model)
-    columns = [
-        "subject",
-        "structure",
-        "source",
-        "adapted",
-        "energy_before",
-        "energy_after",
-        "decision",
-        "steps",
-        "seconds",
-    ]
-    with Path(arguments.out).open("w", newline="") as file:
-        rows = csv.DictWriter(file, columns)
-        rows.writeheader()
-        for path in sorted(arguments.data.glob("*_T1w.nii.gz"))[part::parts]:
+Row = dict[str, str]
+
+
+def read(path: Path) -> list[Row]:
+    """Read the rows of a file; none if it is not there."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+
+
+def run(given: argparse.Namespace) -> None:
+    """Adapt to the scans, and write a row for each structure."""
+    part, parts = map(int, given.part.split("/"))
+    model, known = scantune.load(given.model), read(given.out)
+    done = {row["subject"] for row in known}
+    with given.out.open("a", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if not known:
+            rows.writeheader()
+        for path in sorted(given.data.glob("*_T1w.nii.gz"))[part::parts]:
             subject = path.name.removesuffix("_T1w.nii.gz")
+            if subject in done:
+                continue
+            result = scantune.adapt(model, read_scan(path), device=given.device)
             reference = read_labels(path.with_name(f"{subject}_tissue.nii.gz")).labels
-            result = scantune.adapt(model, read_scan(path), device=arguments.device)
-            before, after = result.source_prediction, result.prediction
-            for structure, value in model.labels.items():
-                rows.writerow(
-                    {
-                        "subject": subject,
-                        "structure": structure,
-                        "source": f"{dice(before, reference, value):.4f}",
-                        "adapted": f"{dice(after, reference, value):.4f}",
-                        "energy_before": f"{result.energy_before:.5f}",
-                        "energy_after": f"{result.energy_after:.5f}",
-                        "decision": result.decision.action,
-                        "steps": result.facts["steps"],
-                        "seconds": f"{result.seconds:.1f}",
-                    }
-                )
-            print(subject, result.decision, flush=True)
+            rows.writerows(scored(subject, result, reference))
+            file.flush()
+            print(subject, result.facts.get("expected"), result.decision.action, flush=True)
 
 
-def table(arguments: argparse.Namespace) -> None:
-    with Path(arguments.file).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    scans = len({row["subject"] for row in rows})
-    print(f"| {scans} real scans | source | adapted | lowest source | worst change | best change |")
-    print("|---" * 6 + "|")
+def scored(subject: str, result: scantune.Result, reference: Any) -> list[dict[str, Any]]:
+    """Return the rows of a scan."""
+    facts = result.facts
+    expected = facts.get("expected_by_structure", {})
+    common = {
+        "subject": subject,
+        "verdict": facts.get("verdict", ""),
+        "decision": result.decision.action,
+        "energy_before": f"{result.energy_before:.5f}",
+        "energy_after": f"{result.energy_after:.5f}",
+        "steps": facts["steps"],
+        "seconds": f"{result.seconds:.1f}",
+    }
+    return [
+        {
+            **common,
+            "structure": structure,
+            "source": f"{dice(result.source_prediction, reference, value):.4f}",
+            "handed_out": f"{dice(result.prediction, reference, value):.4f}",
+            "expected": f"{expected[structure]:.4f}" if structure in expected else "",
+        }
+        for structure, value in result.labels.items()
+    ]
+
+
+def table(given: argparse.Namespace) -> None:
+    """Print the tables."""
+    rows = read(given.file)
+    scans = {row["subject"]: row for row in rows}
+    print(f"| {len(scans)} real scans | source | handed out | lowest source | worst change | best change | expected |")
+    print("|---" * 7 + "|")
     for structure in ("GM", "WM", "CSF"):
         chosen = [row for row in rows if row["structure"] == structure]
-        source, adapted = ([float(row[column]) for row in chosen] for column in ("source", "adapted"))
-        change = [after - before for before, after in zip(source, adapted, strict=True)]
-        means = f"{fmean(source):.3f} | {fmean(adapted):.3f} | {min(source):.3f}"
-        print(f"| {structure} | {means} | {min(change):+.3f} | {max(change):+.3f} |")
-    kept = sum(row["decision"] == "kept" for row in rows if row["structure"] == "GM")
-    print(f"\nThe guard kept {kept} of {scans} adaptations and rolled back {scans - kept}.")
+        source, after = ([float(row[column]) for row in chosen] for column in ("source", "handed_out"))
+        change = [end - start for start, end in zip(source, after, strict=True)]
+        told = [float(row["expected"]) for row in chosen if row["expected"]]
+        means = f"{fmean(source):.3f} | {fmean(after):.3f} | {min(source):.3f}"
+        print(f"| {structure} | {means} | {min(change):+.3f} | {max(change):+.3f} | {fmean(told):.3f} |")
+    for column in ("verdict", "decision"):
+        names = dict.fromkeys(row[column] for row in scans.values())
+        counts = (f"{name} {sum(row[column] == name for row in scans.values())}" for name in names)
+        print(f"\n{column.capitalize()}: {', '.join(counts)}.")
+    pairs = [(float(row["expected"]), float(row["handed_out"])) for row in rows if compared(row)]
+    errors = [told - true for told, true in pairs]
+    print(f"\nExpected Dice of {' and '.join(COMPARED)}: median error {median(map(abs, errors)):.3f}, ", end="")
+    print(f"bias {fmean(errors):+.3f}.")
+
+
+def compared(row: Row) -> bool:
+    """Return True if a row has an estimate that can be compared with its Dice."""
+    return row["structure"] in COMPARED and bool(row["expected"])
 
 
 if __name__ == "__main__":
@@ -77,13 +111,13 @@ if __name__ == "__main__":
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("run")
     one.add_argument("data", type=Path)
-    one.add_argument("--out", required=True)
+    one.add_argument("--out", type=Path, required=True)
     one.add_argument("--model", default="brain")
     one.add_argument("--device", default="cpu")
     one.add_argument("--part", default="0/1")
     one.set_defaults(action=run)
     two = commands.add_parser("table")
-    two.add_argument("file")
+    two.add_argument("file", type=Path)
     two.set_defaults(action=table)
     given = parser.parse_args()
     given.action(given)
