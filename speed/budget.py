@@ -4,7 +4,7 @@
 
 A head of 145 slices, about 1 mm apart, at the training site and at centres where the network fails, goes through
 `scantune adapt` from file to page, by the bundled model. Then a prior is fitted to 20 simulated people of 40 slices of
-192 x 192, 10 of whom the network was not trained on, and its assessment is calibrated on these. The work is done in
+192 x 192, 8 of whom the network was not trained on, and its assessment is calibrated on these. The work is done in
 processes of their own. Where other work is on the machine, wall time says little: the time of two free cores lies
 between half of the processor time and all of it.
 """
@@ -26,7 +26,7 @@ HEAD_SLICES, HEAD_SEED = 145, 29
 CENTRES = {"source-3T-mprage": 45, "ir-3T": 120, "surface-coil-3T": 120}
 """Centres of the heads, and the seconds that are allowed."""
 
-PEOPLE, HELD_OUT, SLICES, SIDE = 20, 10, 40, 192
+PEOPLE, HELD_OUT, SLICES, SIDE = 20, 8, 40, 192
 PRIOR_SECONDS, CALIBRATION_SECONDS = 120, 600
 
 

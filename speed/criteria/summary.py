@@ -130,6 +130,11 @@ LINES: tuple[tuple[str, str, Callable[[Scans], str]], ...] = (
         "5 %",
         lambda s: bounded(s, lambda x: mean(change(y) < -0.05 for y in failing(x)), percent, failing),
     ),
+    (
+        "failing: solved (`adapted`), of those above .7 and of those still below",
+        "report",
+        lambda s: _solved(failing(s)),
+    ),
     ("failing: shown as fine though still below .7", "5 %", lambda s: bounded(s, wrongly_fine, percent, failing)),
     (
         "unguarded gain above .01: stays above .01",
@@ -185,6 +190,13 @@ def _counts(scans: Scans) -> str:
     people = {(scan.source["name"], scan.source["person"]) for scan in scans}
     networks = {scan.source["name"] for scan in scans}
     return f"{len(networks)}, {len(people)}, {len(scans)}; {len(failing(scans))}"
+
+
+def _solved(scans: Scans) -> str:
+    """Return the shares of scans that count as solved."""
+    parts = ([s for s in scans if (s.handed < FAILING) == low] for low in (False, True))
+    counts = ((sum(s.source["action"] == "adapted" for s in part), len(part)) for part in parts)
+    return ", ".join(f"{solved} of {whole}" for solved, whole in counts)
 
 
 def _worst(scans: Scans) -> str:
@@ -322,6 +334,7 @@ def page(scans: Scans, text: str) -> str:
         "SHIFTS": by([s for s in scans if s.source["group"] in ("development", "test")], "shift"),
         "NOTABLE": notable(scans),
         "DIFFERING": iter([f"{len(differing)} of {len(scans)}"]),
+        "TESTED": iter([str(len({s.source["name"] for s in scans if s.source["group"] == "test"}))]),
     }
     for name, lines in tables.items():
         text = text.replace(f"[{name}]", "\n".join(lines))
