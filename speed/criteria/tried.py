@@ -219,7 +219,7 @@ def page(folder: Path, groups: Sequence[str]) -> Iterator[str]:
     yield "# Assessment and rescue: what was tried"
     for group, files in files_of(folder, groups).items():
         count = sum(len(path.read_text(encoding="utf-8").splitlines()) - 1 for path in files)
-        yield f"\n## Set: {group}\n\n{len(files)} networks, {count} scans.\n"
+        yield f"\n## Set: {group}\n\nNetworks: {len(files)}; scans: {count}.\n"
         yield from variant_rows(files)
         yield ""
         yield from solved_rows(files)

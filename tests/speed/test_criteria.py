@@ -12,6 +12,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import scantune
 from scantune.adaptation.guard import rescue
+from scantune.prior.assessment import HomeReadings
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
@@ -194,9 +195,17 @@ def test_the_benchmark_goes_from_training_to_the_page(module, small, tmp_path):
     assert f"| {small.name} | 2, 2 |" in page
     assert "| soft Dice |" in page
     assert "0 of 2" in page
+    tried = module("tried")
+    told = "\n".join(tried.page(tmp_path, ["test"]))
+    assert "Networks: 1; scans: 2." in told
+    assert tried.varied([tmp_path / small.name / "rows.jsonl"], {}) == summary.scans_of(found)
+    plain, read = next(tried.sources([tmp_path / small.name / "rows.jsonl"])), found[0]
+    assert plain.expected("", 0.0, 0.0) == pytest.approx(read["expected"])
+    assert plain.expected("depth", 1e3, 0.0) < plain.expected("depth", 0.1, 0.0) <= plain.expected("", 0.0, 0.0)
 
 
-def test_what_is_recorded_is_what_the_default_does(module, small):
+def test_what_is_recorded_is_what_the_default_does_where_sizes_are_known(module, small, monkeypatch):
+    monkeypatch.setattr(HomeReadings, "without_sizes", lambda home: home)
     model = small.fit(small.train())
     for pair in small.scans:
         scan = small.scan(*pair)
