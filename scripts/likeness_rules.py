@@ -1,7 +1,6 @@
-"""Rules of the guard of registrations, played back on the paths that `guard_paths.py` noted.
+"""Rules of the guard of registrations, played back on the paths that `likeness_paths.py` noted.
 
-    python scripts/guard_paths.py brain-register --cohort registration --split validation --slices 6 \\
-        --runs instance "instance, unsmooth" foe-cnn-pca batchnorm --out paths.jsonl
+    python scripts/likeness_paths.py brain-register --slices 6 --out paths.jsonl
     python scripts/likeness_rules.py paths.jsonl > results/guard_likeness.md
 
 By model and run: the change of Dice under the guard and without it, the worst scan, how many scans that improve by more

@@ -1,4 +1,7 @@
-"""The default adaptation of a scan, with every stage on its way noted."""
+"""The default adaptation of a scan, with every stage on its way noted.
+
+Toys are given as tensors. Sizes count all the same, as they do for scans from files: voxels of a toy are all alike.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +17,7 @@ from scantune.adaptation.guard.rescue import Rescue, StageRule
 from scantune.adaptation.loop import Schedule, Trajectory
 from scantune.adaptation.result import Result
 from scantune.model.model import Model
+from scantune.prior.assessment import HomeReadings
 from scantune.scans.volume import Volume
 
 
@@ -61,7 +65,7 @@ def recorded(model: Model, scan: Scan) -> tuple[Path, Result]:
             paths.append(Path(states, steps, self.before.verdict, decision.action, chosen))
             return decision
 
-    with patch("scantune.adaptation.adapt.Rescue", Recorded):
+    with patch("scantune.adaptation.adapt.Rescue", Recorded), patch.object(HomeReadings, "without_sizes", lambda x: x):
         result = scantune.adapt(model, scan.given, device="cpu")
     return paths[0], result
 

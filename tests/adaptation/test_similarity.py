@@ -166,3 +166,15 @@ def test_rules_are_played_back_on_paths_as_the_guard_would_judge_them():
     assert told == expected
     lines = [{"model": "toy", "run": "instance", "path": path}]
     assert "| toy | instance | 0.1 | 1 | 3 | 1 | +0.1000 | +0.1000 | +0.1000 | 1/1 |" in rules.table(lines)
+
+
+def test_a_path_notes_what_the_guard_could_know_at_every_step(toy_registration):
+    paths, rules = script("likeness_paths"), script("likeness_rules")
+    images, labels = toy_scan(96)
+    scan = Volume(with_heights(images))
+    first, *others = paths.follow(toy_registration.model, scan, labels, paths.Run("instance", steps=3))
+    assert [row["step"] for row in others] == list(range(1, len(others) + 1))
+    source = toy_registration.model.task.predict(toy_registration.network(scan.images))
+    assert first["dice"] == pytest.approx([dice(source.numpy(), labels.numpy(), value) for value in (1, 2)])
+    assert first["resemblance"]["agreement"] == 1
+    assert rules.play([first, *others], SimilarityRules())["resemblance"]["likeness"] > first["resemblance"]["likeness"]

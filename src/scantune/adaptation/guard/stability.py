@@ -16,7 +16,7 @@ from scantune.scans.volume import batch_size
 from scantune.tasks import Task, structure_counts, structure_mask
 
 GUARD_PERTURBATIONS = ("mirrored", "darker", "brighter")
-"""Perturbations that the guard uses, chosen by `scripts/guard_rules.py`."""
+"""Perturbations that the guard uses, chosen on validation people of version 0.1."""
 
 READ_SLICES = 8
 """Largest number of slices of a reading, evenly spaced, so that it costs less than a step."""
@@ -103,7 +103,7 @@ def stability(labels: Sequence[Tensor], structures: int) -> list[float]:
 
 @dataclass(frozen=True)
 class StabilityRules:
-    """Thresholds of the guard, chosen on subjects that no result is reported on (`scripts/guard_rules.py`)."""
+    """Thresholds of the guard, chosen on validation people of version 0.1, of whom no result is reported."""
 
     charge: float = 0.05
     """Gain in stability that is asked for, as a share of the part of the prediction that changes."""
