@@ -103,24 +103,26 @@ def write_scan(folder, name, image, channels=1):
     return [write_volume(folder / f"{name}_{n:04d}.nii.gz", channel(image, n)) for n in range(channels)]
 
 
-def write_raw(folder, count=4, labels=LABELS, channels=1):
+def write_raw(folder, count=4, labels=LABELS, channels=1, volume=toy_volume):
     """Labelled scans as a raw data set."""
     for seed in range(count):
-        image, reference = toy_volume(seed)
+        image, reference = volume(seed)
         write_scan(folder / "imagesTr", f"ball_{seed}", image, channels)
         write_volume(folder / "labelsTr" / f"ball_{seed}.nii.gz", reference)
     (folder / "dataset.json").write_text(json.dumps(dataset_json(labels, channels)), encoding="utf-8")
     return folder
 
 
-def write_results(root, configuration="2d", folds=(0,), labels=LABELS, channels=1, iterations=150):
+def write_results(
+    root, configuration="2d", folds=(0,), labels=LABELS, channels=1, iterations=150, plan=None, volume=toy_volume
+):
     """A results folder as nnU-Net leaves it, its networks trained for a moment."""
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
     root = root / "Dataset501_Balls" / f"nnUNetTrainer__nnUNetPlans__{configuration}"
     root.mkdir(parents=True)
-    plan, about = plans(channels), dataset_json(labels, channels)
+    plan, about = plan or plans(channels), dataset_json(labels, channels)
     (root / "plans.json").write_text(json.dumps(plan), encoding="utf-8")
     (root / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
     manager = PlansManager(plan)
@@ -131,7 +133,7 @@ def write_results(root, configuration="2d", folds=(0,), labels=LABELS, channels=
             manager, settings, channels, manager.get_label_manager(about).num_segmentation_heads, False
         )
         if iterations:
-            train(network, iterations, channels, labels is REGIONS)
+            train(network, iterations, channels, labels is REGIONS, settings.patch_size, volume)
         (root / f"fold_{fold}").mkdir()
         checkpoint = {
             "network_weights": network.state_dict(),
@@ -144,28 +146,22 @@ def write_results(root, configuration="2d", folds=(0,), labels=LABELS, channels=
     return root
 
 
-def train(network, iterations, channels, regions):
+def train(network, iterations, channels, regions, patch, volume):
     """Steps of Adam on z-scored toy scans in nnU-Net's order of axes, at their own spacing."""
     adam = torch.optim.Adam(network.train().parameters(), 0.02)
     flat = next(iter(network.parameters())).ndim == 4
     scans = []
     for seed in range(20, 24):
-        image, reference = (torch.from_numpy(part).permute(2, 0, 1) for part in toy_volume(seed))
+        image, reference = (torch.from_numpy(part).permute(2, 0, 1) for part in volume(seed))
         images = torch.stack([torch.from_numpy(channel(image.numpy(), n)) for n in range(channels)])
         images = (images - images.mean((1, 2, 3), True)) / images.std((1, 2, 3), keepdim=True)
-        images, reference = images[:, :, :26, :24], reference.long()[:, :26, :24]
+        reference = reference.long()
         scans.append((images.transpose(0, 1), reference) if flat else (images[None], reference[None]))
-    size = PATCHES["2d"] if flat else PATCHES["3d_fullres"]
     for iteration in range(iterations):
         images, reference = scans[iteration % len(scans)]
-        place = [
-            slice(start, start + extent)
-            for extent, start in zip(
-                size,
-                (int(torch.randint(n - k + 1, ())) for n, k in zip(reference.shape[1:], size, strict=True)),
-                strict=True,
-            )
-        ]
+        sizes = [(min(extent, n), n) for extent, n in zip(patch, reference.shape[1:], strict=True)]
+        starts = [int(torch.randint(n - extent + 1, ())) for extent, n in sizes]
+        place = [slice(start, start + extent) for start, (extent, _) in zip(starts, sizes, strict=True)]
         output, part = network(images[(..., *place)]), reference[(..., *place)]
         if regions:
             target = torch.stack([part > 0, part > 1], dim=1).float()

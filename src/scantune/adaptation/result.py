@@ -161,8 +161,8 @@ class Result:
         naming = naming or PlainNames()
         adapted, source = self.prediction, self.source_prediction
         names: dict[str, str] = {}
-        for kind, labels in (("segmentation", adapted), ("source", source)):
-            for structure, part in self._files(labels).items():
+        for kind, labels, survey in (("segmentation", adapted, self.adapted), ("source", source, self.source)):
+            for structure, part in (self._files(labels) | self._joined(survey)).items():
                 key = f"{kind} {structure}" if structure else kind
                 file = naming.path(self.case.name, kind, structure)
                 if file in names.values():
@@ -210,6 +210,13 @@ class Result:
         if not self.adapted.task.overlapping:
             return {"": labels}
         return {name: labels[number - 1] for name, number in self.labels.items() if 0 < number <= len(labels)}
+
+    def _joined(self, survey: Prediction) -> dict[str, Any]:
+        """Return the label map that a framework joins structures to which may overlap, if it has one."""
+        if self.backend is None or not survey.task.overlapping:
+            return {}
+        joined = self.backend.joined(survey.probabilities, self.prepared)
+        return {} if joined is None else {"": joined}
 
     def _volumes(self, labels: Any, voxel_ml: float) -> dict[str, float]:
         """Return the volume of each structure in mL."""

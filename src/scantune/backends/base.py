@@ -114,6 +114,15 @@ class Backend(ABC, Generic[PreparedT]):
             prepared: The scan.
         """
 
+    def joined(self, scores: Tensor, prepared: PreparedT) -> NDArray[np.uint8] | None:  # noqa: ARG002
+        """Return the label map `(x, y, z)` that a framework makes of structures that may overlap. By default none.
+
+        Args:
+            scores: What `predict` has returned.
+            prepared: The scan.
+        """
+        return None
+
     @abstractmethod
     def voxel_ml(self, prepared: PreparedT) -> float:
         """Return the volume in mL of a voxel of a prepared scan."""

@@ -173,6 +173,10 @@ class NnUnet(Backend[NnUnetScan]):
         _, probabilities = self._exported(scores, prepared, probabilities=True)
         return np.stack([self._on_grid((region > 0.5).astype(np.uint8), prepared) for region in probabilities])
 
+    def joined(self, scores: Tensor, prepared: NnUnetScan) -> NDArray[np.uint8] | None:
+        """Return the label map `(x, y, z)` that nnU-Net joins regions to."""
+        return self.restore(scores, prepared) if self._overlapping else None
+
     def _exported(self, scores: Tensor, prepared: NnUnetScan, probabilities: bool = False) -> Any:
         """Return what nnU-Net makes of logits on the scan's grid, in its order of the axes."""
         from nnunetv2.inference import export_prediction

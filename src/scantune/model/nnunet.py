@@ -57,7 +57,7 @@ def load_folder(path: Path, trust: bool = False) -> Model:
         labels=_names(labels),
         backend=NnUnet(plans, configuration, dataset, None if mirrored is None else tuple(mirrored), settings),
         architecture={"kind": "nnunet", "network": type(predictor.network).__name__},
-        task=Segmentation("sigmoid", exclusive=False) if labels.has_regions else Segmentation("softmax"),
+        task=Segmentation(overlapping=labels.has_regions),
         provenance={**settings, "configuration": configuration, "trainer": str(predictor.trainer_name), **held_out},
         name=name,
     )
