@@ -39,7 +39,9 @@ def brain():
 
 def warnings(model, scan):
     result = scantune.adapt(model, scan, method="source")
-    return result.facts["warnings"], result.facts["verdict"]
+    assert result.warnings == result.facts["warnings"]
+    assert all(sentence in repr(result) for sentence in result.warnings)
+    return result.warnings, result.facts["verdict"]
 
 
 def with_scalp(case, gap=5, thickness=5):

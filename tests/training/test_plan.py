@@ -212,6 +212,21 @@ def test_the_progress_of_a_fit_counts_the_slices_that_pass_the_network(half, pla
     assert reports[-1] == (slices, slices)
 
 
+def test_a_fit_notes_what_stripped_scans_show(half, plan):
+    backend, cases = half[0].backend, {}
+    for split in ("train", "validation"):
+        found = [case for _, case in plan.source.prepared(split, plan.preprocessing, torch.device("cpu"))]
+        for case in found:
+            case.volume[..., :16] = case.volume[..., -16:] = 0  # as around a brain
+        cases[split] = found
+    known = fit_prior(half[0], cases["train"], cases["validation"], device="cpu").calibration.coverage.shown
+    pixels = [int((case.volume[:, 0] != 0).sum()) for case in (*cases["train"], *cases["validation"])]
+    assert known.people == len(pixels)
+    assert known.ml[1] >= max(pixels) * backend.voxel_ml(cases["train"][0])
+    full = fit_prior(half[0], *plan.cases(backend, "cpu"), device="cpu")
+    assert full.calibration.coverage.shown is None
+
+
 def test_without_held_out_cases_a_prior_is_not_calibrated(half, plan):
     cases = (case for _, case in plan.source.prepared("train", plan.preprocessing, torch.device("cpu")))
     assert fit_prior(half[0], cases, device="cpu").calibration is None

@@ -289,6 +289,13 @@ def test_the_data_table_tells_files_from_simulation():
     assert simulated.names() == {"CSF": 1, "GM": 2, "WM": 3}
 
 
+def test_simulated_brains_are_stripped_and_bodies_are_not(atlas):
+    source = SimulatedSource("contrasts", train=1, slices=1, atlas=atlas)
+    assert source.stripped()
+    assert (next(source.cases("train", CPU)).image == 0).mean() > 0.2
+    assert not SimulatedSource("spine").stripped()
+
+
 def test_simulated_cases_are_those_of_the_cohort(atlas):
     source = SimulatedSource("contrasts", train=2, validation=1, slices=1, seed=5, atlas=atlas)
     anatomy = Atlas.load(atlas)

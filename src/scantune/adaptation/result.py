@@ -81,7 +81,8 @@ class Result:
         """Return a short description, without the tensors."""
         name = "a tensor" if self.case is None else self.case.name
         energies = f"energy_before={self.energy_before}, energy_after={self.energy_after}"
-        return f"Result({name}, decision={self.decision.action!r}, reason={self.decision.reason!r}, {energies})"
+        warned = f", warnings={self.warnings}" if self.warnings else ""
+        return f"Result({name}, decision={self.decision.action!r}, reason={self.decision.reason!r}, {energies}{warned})"
 
     @property
     def energy_before(self) -> float | None:
@@ -92,6 +93,11 @@ class Result:
     def energy_after(self) -> float | None:
         """Return the FoE-CNN energy of the returned network, in nats."""
         return self.adapted.energy
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what looks wrong about the scan or its prediction, in sentences."""
+        return list(self.facts.get("warnings", ()))
 
     @property
     def seconds(self) -> float:
