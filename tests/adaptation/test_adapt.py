@@ -401,3 +401,9 @@ def test_an_unknown_method_is_refused_before_the_scan_is_read(toy, tmp_path):
     model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(size=(48, 48)), {"kind": "custom"})
     with pytest.raises(InputError, match="magic"):
         scantune.adapt(model, tmp_path / "missing.nii.gz", method="magic")
+
+
+def test_a_result_is_described_in_a_line(toy):
+    result = scantune.adapt(toy.network, toy_scan(100)[0], prior=toy.prior, method="source")
+    assert repr(result).startswith("Result(a tensor, decision='left alone', reason='")
+    assert len(repr(result)) < 300

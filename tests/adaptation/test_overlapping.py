@@ -1,6 +1,7 @@
 """Structures that may overlap: masks in place of a label map, from the output to the files."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import nibabel
@@ -11,7 +12,10 @@ from torch import nn
 
 import scantune
 from scantune import FieldOfExperts, InputError, Model
+from scantune.adaptation.batch import adapt_scans
 from scantune.adaptation.guard.stability import StabilityReading
+from scantune.adaptation.output_names import BidsNames
+from scantune.adaptation.settings import AdaptSettings
 from scantune.backends import Preprocessing, VolumePreprocessing
 from scantune.prior.assessment import Readings, contact_shares, overlaps
 from scantune.prior.readings import HomeScan
@@ -140,9 +144,6 @@ def test_a_file_gets_a_file_for_each_structure(model, network, tmp_path):
 
 
 def test_commands_know_the_files_of_structures(model, tmp_path):
-    from scantune.adaptation.batch import adapt_scans
-    from scantune.adaptation.settings import AdaptSettings
-
     write_scan(tmp_path / "s1.nii.gz")
     settings = AdaptSettings("source", device="cpu")
     runs = [adapt_scans([tmp_path / "s1.nii.gz"], model, tmp_path / "out", settings, pages=False) for _ in range(2)]
@@ -154,9 +155,25 @@ def test_commands_know_the_files_of_structures(model, tmp_path):
     assert "s1_seg_whole.nii.gz already exists" in refused.entry["reason"]
 
 
-def test_structures_whose_files_would_be_one_are_refused(model, tmp_path):
-    from dataclasses import replace
+def test_masks_are_named_as_bids_has_them():
+    names = BidsNames()
+    path = names.path("sub-01_ses-2_T1w", "segmentation", "the core")
+    assert path == "sub-01/ses-2/anat/sub-01_ses-2_label-thecore_desc-scantuneT1w_mask.nii.gz"
+    assert names.path("sub-01_T1w", "source", "gm") == "sub-01/anat/sub-01_label-gm_desc-sourceT1w_mask.nii.gz"
 
+
+def test_files_of_structures_do_not_outlive_a_run_that_writes_a_label_map(model, network, tmp_path):
+    write_scan(tmp_path / "s1.nii.gz")
+    settings = AdaptSettings("source", device="cpu")
+    one_map = replace(model, task=Segmentation("sigmoid", exclusive=False))
+    for chosen in (model, one_map):
+        (outcome,) = adapt_scans([tmp_path / "s1.nii.gz"], chosen, tmp_path / "out", settings, pages=False)
+        assert outcome.status == "done"
+    written = {path.name for path in (tmp_path / "out").glob("*.nii.gz")}
+    assert written == {"s1_seg.nii.gz", "s1_source_seg.nii.gz"}
+
+
+def test_structures_whose_files_would_be_one_are_refused(model, tmp_path):
     write_scan(tmp_path / "s1.nii.gz")
     alike = replace(model, labels={"core part": 1, "core-part": 2})
     result = scantune.adapt(alike, tmp_path / "s1.nii.gz", method="source", device="cpu")
