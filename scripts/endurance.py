@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,17 +136,23 @@ def killed(count: int, kills: int, seed: int) -> list[dict[str, object]]:
             marks = [time.perf_counter() for _ in lines_of(run)]
         if run.returncode:
             raise SystemExit(f"the undisturbed run ended with {run.returncode}")
-        undisturbed, each = contents(place / "whole"), (marks[-1] - begun) / count
+        undisturbed, first, each = contents(place / "whole"), marks[0] - begun, (marks[-1] - marks[0]) / count
         done: set[str] = set()
-        for number in range(kills):
+        while len(rows) < kills:
+            if len(done) == count:  # nothing is left to do for a run that is to be killed
+                shutil.rmtree(place / "out")
+                done = set()
             with start(place / "in", model, place / "out") as run:
-                if rng.random() < 0.8:  # in the middle of the work, else at any moment from the start on
+                if rng.random() < 0.7:
                     next(lines_of(run), None)
-                time.sleep(rng.random() * 2 * each)
+                    time.sleep(rng.random() * each)
+                else:
+                    time.sleep(rng.random() * (first + 2 * each))
                 run.send_signal(signal.SIGKILL)
-            seen = look(place / "out", undisturbed, done) | {"kill": number + 1, "exit": run.returncode}
+            seen = look(place / "out", undisturbed, done) | {"kill": len(rows) + 1, "exit": run.returncode}
             done = seen.pop("names")  # type: ignore[assignment]
-            rows.append(seen)
+            if run.returncode == -signal.SIGKILL:
+                rows.append(seen)
         with start(place / "in", model, place / "out") as run:
             list(lines_of(run))
         seen = look(place / "out", undisturbed, done) | {"kill": 0, "exit": run.returncode}
