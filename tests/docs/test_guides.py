@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+
 from scantune.cli.main import main
 from tests.docs.test_readme import desk, write_scan  # noqa: F401
 
