@@ -67,7 +67,9 @@ def run(arguments: argparse.Namespace) -> None:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         rows.writeheader()
         for centre in arguments.centres:
-            people = cohort.cases(centre, "validation", count=arguments.count, slices=8, cache=arguments.cache or None)
+            people = cohort.cases(
+                centre, "validation", count=arguments.count, slices=arguments.slices, cache=arguments.cache or None
+            )
             for case in people:
                 for method in TRIED:
                     for name, solver, rate in runs(method):
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
                         result = scantune.adapt(model, case, method=seen.method(), guard=False, device=arguments.device)
                         common = {"cohort": cohort.name, "site": centre, "subject": case.subject, "method": method}
                         for row in seen.noted(result.trace):
-                            if "dice" in row:
+                            if row["step"] in NOTED:
                                 found = {"step": row["step"], "dice": round(row["dice"], 4)}
                                 objective = f"{row['objective']:.6g}"
                                 rows.writerow({**common, "solver": name, "rate": rate, **found, "objective": objective})
@@ -111,6 +113,7 @@ if __name__ == "__main__":
     one.add_argument("--cohort", default="prostate", choices=list(COHORTS))
     one.add_argument("--centres", nargs="+", default=["BMC", "UCL", "HK", "BIDMC"])
     one.add_argument("--count", type=int, default=2)
+    one.add_argument("--slices", type=int, default=8)
     one.add_argument("--cache", default="")
     one.add_argument("--device", default="cpu")
     one.add_argument("--out", required=True)

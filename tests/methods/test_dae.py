@@ -417,7 +417,7 @@ class TestTheMethod:
         held = slice(3, 7)
         expected = plain_dice(p[held].double().numpy(), q[held].double().numpy())
         assert result.trace[0]["objective"] == pytest.approx(1 - expected, abs=1e-5)
-        assert result.trace[0]["dice"] == pytest.approx(expected, abs=1e-5)
+        assert result.trace[0]["overlap"] == pytest.approx(expected, abs=1e-5)
 
     def test_the_gradient_is_that_of_the_dice_to_a_constant(self, toy):
         scan = toy_scan(91, slices=4)[0] ** 2
@@ -502,7 +502,7 @@ class TestTheMethod:
             p = network(scan).sigmoid()
             p = torch.cat([1 - p, p], 1)
         q = helpers["dae"].restore(p)
-        assert result.trace[0]["dice"] == pytest.approx(plain_dice(p.double().numpy(), q.double().numpy()), abs=1e-5)
+        assert result.trace[0]["overlap"] == pytest.approx(plain_dice(p.double().numpy(), q.double().numpy()), abs=1e-5)
 
     def test_channels_that_may_overlap_and_other_classes_are_refused(self, toy):
         with pytest.raises(InputError, match="exclusive classes, but the network has 3 channels that may overlap"):

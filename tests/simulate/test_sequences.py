@@ -14,6 +14,7 @@ from scantune.simulate.sequences import (
     BalancedSsfp,
     Flair,
     Given,
+    InflowGradientEcho,
     Mprage,
     SpinEcho,
     SpoiledGradientEcho,
@@ -28,6 +29,7 @@ NAMES = """CSF, cortex, deep grey, white, brain stem, lesion, cord grey, cord wh
 GOOD = {
     "spin-echo": {"tr": 500.0, "te": 12.0},
     "spoiled-gradient-echo": {"tr": 24.0, "te": 5.0, "flip": 25.0},
+    "inflow-gradient-echo": {"tr": 539.0, "te": 12.4, "flip": 35.0, "inflow": 0.8},
     "mprage": {"tr": 2300.0, "ti": 900.0, "te": 3.0, "flip": 9.0, "echo_spacing": 7.0, "echoes": 176},
     "flair": {"tr": 9000.0, "ti": 2500.0, "te": 100.0},
     "balanced-ssfp": {"tr": 3.2, "te": 1.6, "flip": 55.0},
@@ -161,6 +163,21 @@ def test_gradient_echo_decays_with_t2_star():
     early, late = (SpoiledGradientEcho(LONG, te, 90).signal(WATERY, 3.0) for te in (SHORT, 25))
     assert early == pytest.approx(0.9, rel=1e-6)
     assert late / early == pytest.approx(math.exp(-0.5), rel=1e-6)
+
+
+@pytest.mark.parametrize("inflow", [0.0, 0.4, 1.0])
+def test_fluid_that_flows_in_has_met_no_pulse(inflow):
+    times = {"tr": 539.0, "te": 12.4, "flip": 35.0}
+    still = SpoiledGradientEcho(**times).signals(SOME, 3.0)
+    flowing = InflowGradientEcho(**times, inflow=inflow).signals(SOME, 3.0)
+    for name in SOME:
+        tissue = TISSUES[name]
+        fresh = tissue.density * math.sin(math.radians(35)) * math.exp(-12.4 / tissue.relaxation(3.0).t2_star)
+        moves = name in ("CSF", "blood")
+        expected = inflow * fresh + (1 - inflow) * still[name] if moves else still[name]
+        assert flowing[name] == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(InputError, match="inflow of the sequence inflow-gradient-echo must be from 0 to 1"):
+        InflowGradientEcho(**times, inflow=1.2)
 
 
 def test_gradient_echo_is_brightest_at_the_ernst_angle():

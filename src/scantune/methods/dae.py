@@ -90,7 +90,7 @@ class DAE(Method):
     def terms(self, statistics: Statistics) -> Terms:
         """Return one minus the mean Dice over classes."""
         dice = mean_dice(statistics["dice"])
-        return Terms(1 - dice, {"dice": dice}, self.fresh)
+        return Terms(1 - dice, {"overlap": dice}, self.fresh)
 
     @torch.no_grad()
     def _denoised(self, volume: Volume, batch: int = 8) -> Tensor:

@@ -51,6 +51,7 @@ COHORTS: dict[str, Cohort] = {
     "prostate": Cohort("prostate", Prostate, Prostate.labels),
     "cardiac": Cohort("cardiac", Heart, Heart.labels),
     "spine": Cohort("spine", Spine, Spine.labels),
+    "spine-v2": Cohort("spine-v2", Spine, Spine.labels),
     "brain": Cohort("brain", icbm152, LABELS),
     "wmh": Cohort("wmh", WhiteMatterLesions, WhiteMatterLesions.labels, made_from=WhiteMatterLesions),
     "registration": Cohort("registration", icbm152, {"GM": 1, "WM": 2}, people="brain"),

@@ -10,10 +10,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp
+from typing import ClassVar
 
 from scantune.errors import InputError
 from scantune.simulate.pulses import PulseSequence, Sequence, entry, is_number, require_flip, require_times
 from scantune.simulate.tissues import Relaxation
+
+_UNSATURATED = 1e6  # ms; a repetition time after which everything has recovered
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class SpinEcho(PulseSequence):
 class SpoiledGradientEcho(PulseSequence):
     """FLASH, SPGR, T1-FFE: R. R. Ernst and W. A. Anderson, Rev. Sci. Instrum. 37 (1966) 93-102."""
 
+    kind: ClassVar[str] = "spoiled-gradient-echo"
+
     tr: float
     """Repetition time."""
     te: float
@@ -46,13 +51,46 @@ class SpoiledGradientEcho(PulseSequence):
     """Flip angle."""
 
     def __post_init__(self) -> None:
-        require_times("spoiled-gradient-echo", tr=self.tr, te=self.te)
-        require_flip("spoiled-gradient-echo", self.flip)
+        require_times(self.kind, tr=self.tr, te=self.te)
+        require_flip(self.kind, self.flip)
 
     def magnetisation(self, tissue: Relaxation) -> float:
         """Compute Ernst's steady state with T2* decay."""
         e1, angle = exp(-self.tr / tissue.t1), math.radians(self.flip)
         return math.sin(angle) * (1 - e1) / (1 - e1 * math.cos(angle)) * exp(-self.te / tissue.t2_star)
+
+
+FLOWING = ("CSF", "blood")
+"""Tissues that move through a slice between two pulses."""
+
+
+@dataclass(frozen=True)
+class InflowGradientEcho(SpoiledGradientEcho):
+    """A spoiled gradient echo of one slice, or of a slab, into which fluids flow that no pulse has met.
+
+    Such fluid has its full magnetisation, so that it is bright however long its T1 is (D. G. Nishimura, Magn. Reson.
+    Med. 14 (1990) 194-222). The part that stays is in the steady state.
+    """
+
+    kind: ClassVar[str] = "inflow-gradient-echo"
+
+    inflow: float
+    """Part of the fluid that is fresh at each pulse, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_number(self.inflow) or not 0 <= self.inflow <= 1:
+            raise InputError(
+                f"inflow of the sequence {self.kind} must be from 0 to 1, but is {self.inflow!r}. Correct it."
+            )
+
+    def signals(self, tissues: Iterable[str], field: float) -> dict[str, float]:
+        """Return the signal of each tissue, and the mean of its two parts for a fluid that flows."""
+        found = super().signals(tissues, field)
+        fresh = SpoiledGradientEcho(tr=_UNSATURATED, te=self.te, flip=self.flip)
+        for name in found.keys() & set(FLOWING):
+            found[name] += self.inflow * (fresh.signals((name,), field)[name] - found[name])
+        return found
 
 
 @dataclass(frozen=True)
@@ -211,6 +249,7 @@ class Given(Sequence):
 SEQUENCES: dict[str, type[Sequence]] = {
     "spin-echo": SpinEcho,
     "spoiled-gradient-echo": SpoiledGradientEcho,
+    "inflow-gradient-echo": InflowGradientEcho,
     "mprage": Mprage,
     "flair": Flair,
     "balanced-ssfp": BalancedSsfp,

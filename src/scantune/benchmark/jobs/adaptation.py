@@ -12,6 +12,7 @@ import torch
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.result import Result
+from scantune.adaptation.schedules import OWN
 from scantune.adaptation.settings import AdaptSettings
 from scantune.benchmark.jobs.base import Job, JobEnvironment, OnProgress
 from scantune.benchmark.jobs.networks import HelperTraining, PriorFitting, Training
@@ -89,7 +90,12 @@ class Adaptation(Job):
         kind = find_method(str(self.how.method))
         version = {"method version": kind.version} if kind.version > 1 else {}
         judged = bool(self.how.guard and self.network.plan.task)
-        return {**version, **({"judged by": Registration.judged_by} if judged else {})}
+        own = OWN.get(str(self.how.method)) if self.how.preset != "paper" else None
+        return {
+            **version,
+            **({"judged by": Registration.judged_by} if judged else {}),
+            **({} if own is None else {"schedule": [own.steps, own.rate]}),
+        }
 
     @property
     def whole(self) -> bool:

@@ -1,0 +1,116 @@
+"""Compare presets `fast` and `paper`, and `converged`, on the same scans: the objective, and what becomes of Dice.
+
+    python scripts/small_models.py MODELS --recipes prostate --iterations 600 --shrink 2 --width 8
+    python scripts/fast_and_paper.py run MODELS/prostate-strong-0.safetensors --cohort prostate --out rows.csv
+    python scripts/fast_and_paper.py table rows.csv > results/fast-and-paper.md
+
+No guard; method foe-cnn-pca; 1000 epochs of `paper`. The energy in the rows is that of the kept step, of the whole
+volume for every preset. Scans are simulated test people of every centre but the training one. An interrupted
+run goes on when the command is given again.
+"""
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+
+import scantune
+from scantune.benchmark.jobs.scoring import common_structures, scores
+from scantune.model.model import Model
+from scantune.scans.case import Case
+from scantune.simulate import COHORTS
+
+PRESETS = ("source", "fast", "converged", "paper")
+COLUMNS = ("cohort", "site", "subject", "preset", "seed", "structure", "dice", "energy", "seconds")
+
+
+def adapted(model: Model, case: Case, preset: str) -> scantune.Result:
+    """Adapt by a preset without the guard; `source` adapts nothing."""
+    how = {"method": "source"} if preset == "source" else {"method": "foe-cnn-pca", "preset": preset}
+    return scantune.adapt(model, case, guard=False, device="cpu", seed=0, **how)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    model, cohort = scantune.load(arguments.model), COHORTS[arguments.cohort]
+    structures = common_structures(model.labels, dict(cohort.labels))
+    out = Path(arguments.out)
+    new = not out.exists()
+    with out.open("a", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            rows.writeheader()
+            file.flush()
+        done = {(row["cohort"], row["subject"]) for row in _read(out)}
+        for number in range(arguments.count):
+            for centre in list(cohort.centres)[1:]:
+                (case,) = cohort.cases(centre, "test", start=number, count=number + 1, slices=arguments.slices)
+                if (cohort.name, case.subject) in done:
+                    continue
+                found = []
+                for preset in PRESETS:
+                    result = adapted(model, case, preset)
+                    known = scores(result.prediction, case, structures, False)
+                    common = {
+                        "cohort": cohort.name,
+                        "site": centre,
+                        "subject": case.subject,
+                        "preset": preset,
+                        "seed": 0,
+                    }
+                    numbers = {"energy": f"{result.energy_after:.5g}", "seconds": f"{result.seconds:.1f}"}
+                    found += [
+                        {**common, "structure": name, "dice": f"{one.dice:.4f}", **numbers}
+                        for name, one in known.items()
+                    ]
+                rows.writerows(found)
+                file.flush()
+                print(case.name, flush=True)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(arguments: argparse.Namespace) -> None:
+    people: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    energies: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for path in arguments.files:
+        for row in _read(Path(path)):
+            if row["structure"] != "mean":
+                people[row["cohort"], row["subject"]][row["preset"]].append(float(row["dice"]))
+                energies[row["cohort"], row["subject"]][row["preset"]] = float(row["energy"])
+    means = {who: {preset: fmean(each) for preset, each in found.items()} for who, found in people.items()}
+    print(
+        "| cohort | scans | preset | Dice | change: mean (worst, best) | beside `paper`: mean, largest | CNN energy |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for cohort in dict.fromkeys(name for name, _ in means):
+        here = {who: each for who, each in means.items() if who[0] == cohort}
+        for preset in PRESETS:
+            mean = fmean(each[preset] for each in here.values())
+            moved = [each[preset] - each["source"] for each in here.values()]
+            beside = [each[preset] - each["paper"] for each in here.values()]
+            energy = fmean(energies[who][preset] for who in here)
+            print(
+                f"| {cohort} | {len(here)} | {preset} | {mean:.3f} | {fmean(moved):+.3f} ({min(moved):+.3f}, "
+                f"{max(moved):+.3f}) | {fmean(beside):+.3f}, {max(map(abs, beside)):.3f} | {energy:.4f} |"
+            )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run")
+    one.add_argument("model")
+    one.add_argument("--cohort", required=True, choices=list(COHORTS))
+    one.add_argument("--count", type=int, default=3)
+    one.add_argument("--slices", type=int, default=8)
+    one.add_argument("--out", required=True)
+    one.set_defaults(call=run)
+    two = commands.add_parser("table")
+    two.add_argument("files", nargs="+")
+    two.set_defaults(call=table)
+    chosen = parser.parse_args()
+    chosen.call(chosen)
