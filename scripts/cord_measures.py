@@ -2,7 +2,7 @@
 
     python scripts/cord_measures.py real DATA/gm-challenge --out real.csv [--people sub-9418 sub-9584 sub-10062Ses1]
     python scripts/cord_measures.py simulated --cohort spine --out simulated.csv [--count 3]
-    python scripts/cord_measures.py table real.csv simulated.csv
+    python scripts/cord_measures.py table results/cords.csv > results/cords.md
 
 Scans are cut around the cord and scaled by their 1st and 99th percentile, as networks see them. By default three of the
 people with real scans are read, so that the others stay unseen. All numbers are means over slices with a cord.
@@ -11,7 +11,7 @@ people with real scans are read, so that the others stay unseen. All numbers are
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -110,8 +110,21 @@ def _write(out: str, cases: Iterator[tuple[str, Case]]) -> None:
             file.flush()
 
 
+Rows = dict[tuple[str, str], list[dict[str, str]]]
+
+SUMMARY: dict[str, Callable[[dict[str, str]], float]] = {
+    "fluid over white matter": lambda row: float(row["ring"]) / float(row["white"]),
+    "6 mm and more away": lambda row: float(row["outside"]),
+    "noise": lambda row: float(row["noise"]),
+    "grey less white matter, in deviations of white matter": lambda row: float(row["grey_over_white"]),
+    "sharpness of the border, 1/mm": lambda row: float(row["border"]),
+    "change of brightness from front to back": lambda row: float(row["slope"]),
+}
+"""What the second table shows: the range of the sites' means."""
+
+
 def table(arguments: argparse.Namespace) -> None:
-    rows: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    rows: Rows = defaultdict(list)
     for path in arguments.files:
         with Path(path).open(newline="") as file:
             for row in csv.DictReader(file):
@@ -122,6 +135,16 @@ def table(arguments: argparse.Namespace) -> None:
     for (kind, site), each in rows.items():
         cells = [f"{fmean(float(row[name]) for row in each):.3g}" for name in names]
         print(f"| {kind} | {site} | {len(each)} | {' | '.join(cells)} |")
+    kinds = list(dict.fromkeys(kind for kind, _ in rows))
+    print(f"\nRange of the sites' means:\n\n| | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
+    for name, value in SUMMARY.items():
+        ranges = [_range(rows, kind, value) for kind in kinds]
+        print(f"| {name} | {' | '.join(ranges)} |")
+
+
+def _range(rows: Rows, kind: str, value: Callable[[dict[str, str]], float]) -> str:
+    means = [fmean(map(value, each)) for (known, _), each in rows.items() if known == kind]
+    return f"{min(means):.3f} to {max(means):.3f}"
 
 
 if __name__ == "__main__":

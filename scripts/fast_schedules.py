@@ -89,6 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
 def table(arguments: argparse.Namespace) -> None:
     with Path(arguments.file).open(newline="") as file:
         rows = list(csv.DictReader(file))
+    finished = {row["subject"] for row in rows if row["method"] == TRIED[-1] and row["solver"] == "L-BFGS"}
+    rows = [row for row in rows if row["subject"] in finished]
     source = {row["subject"]: float(row["dice"]) for row in rows if row["method"] == "entropy" and row["step"] == "0"}
     changes: dict[tuple[str, str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:

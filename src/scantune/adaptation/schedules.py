@@ -25,9 +25,9 @@ the guard keeps that or the source prediction.
 """
 
 OWN: dict[str, Schedule] = {
-    "entropy": Schedule(WholeVolume(), Adam(), steps=30, rate=1e-4),
+    "entropy": Schedule(WholeVolume(), Adam(), steps=48, rate=3e-4),
     "dae": Schedule(WholeVolume(), Adam(), steps=50, rate=1e-3),
-    "ae": Schedule(WholeVolume(), Adam(), steps=50, rate=1e-5),
+    "ae": Schedule(WholeVolume(), Adam(), steps=48, rate=1e-4),
 }
 """What the presets other than `paper` are for these methods. The lowest objective of one of them is no good prediction,
 so that a solver that finds it soon does harm (docs/methods.md)."""
