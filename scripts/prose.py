@@ -101,7 +101,7 @@ def found_in(path: Path) -> list[str]:
 def without_version_0_1(text: str) -> str:
     """A text without the words of paragraphs that name version 0.1; its lines keep their numbers."""
     parts = re.split(r"(\n\s*\n)", text)
-    return "".join("\n" * part.count("\n") if re.search(r"version 0\.1\b", part) else part for part in parts)
+    return "".join("\n" * part.count("\n") if re.search(r"[Vv]ersion 0\.1\b", part) else part for part in parts)
 
 
 def files_of(patterns: tuple[str, ...]) -> list[Path]:

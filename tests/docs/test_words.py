@@ -31,6 +31,15 @@ PROSE = script("prose")
 DIAGRAMS = script("diagrams")
 
 
+@pytest.mark.parametrize("path", PROSE.files_of(PROSE.SHORT), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_half_of_the_sentences_that_everybody_reads_have_at_most_18_words(path):
+    assert PROSE.median_words(path.read_text(encoding="utf-8")) <= PROSE.MOST_WORDS == 18
+
+
+def test_no_phrase_that_readers_stumbled_over_is_left():
+    assert [line for path in PROSE.files_of(PROSE.READ) for line in PROSE.found_in(path)] == []
+
+
 @pytest.mark.parametrize(
     ("markdown", "sentences"),
     [
