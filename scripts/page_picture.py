@@ -1,7 +1,7 @@
 """A picture of a page, for the documentation.
 
-scantune demo --centres surface-coil-3T --out demo
-python scripts/page_picture.py demo/surface-coil-3T_page.html docs/figures/page.png
+scantune demo --model brain --centres surface-coil-3T --out demo
+python scripts/page_picture.py demo/brain-surface-coil-3T_page.html docs/figures/page.png
 """
 
 import shutil

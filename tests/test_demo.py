@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import html
 import re
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from matplotlib.image import imread
 from sklearn.metrics import f1_score
 
-from scantune import AdaptableNetwork, FieldOfExperts, Model
+from scantune import AdaptableNetwork, FieldOfExperts, Model, load
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.scan_guard import ScanGuard
 from scantune.adaptation.scan_run import ScanObserver
 from scantune.backends.slices import Preprocessing
 from scantune.cli.main import main
-from scantune.demo import demo
+from scantune.demo import RULE, Show, by_outcome, demo, summary
 from scantune.errors import InputError
 from scantune.evaluation.evaluate import EVALUATION_COLUMNS
 from scantune.scans.case import LabelMap
@@ -70,92 +71,129 @@ class Diary(ScanObserver):
 def run(model, anatomy, tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new"
     diary = Diary()
-    showings = demo(model, out, centres=["pd-3T", "ir-3T", "pd-3T"], steps=1, anatomy=anatomy, observer=diary)
-    return out, showings, diary
+    scans = demo([model], out, centres=["pd-3T", "ir-3T", "pd-3T"], steps=1, anatomy=anatomy, observer=diary)
+    return out, scans, diary
 
 
-def test_the_source_centre_is_the_reference_and_each_chosen_centre_is_adapted_to_once(run):
-    _, (source, *shifted), diary = run
-    assert source.centre == BRAIN.source
-    assert source.figure is None
-    assert source.dice_before == source.dice_after
-    assert source.result.decision.action == "left alone"
-    assert [showing.centre for showing in shifted] == ["pd-3T", "ir-3T"]
-    for showing in shifted:
-        assert showing.result.facts["method"] == "foe-cnn-pca"
-        assert showing.result.facts["preset"] == "fast"
-        assert len(showing.result.trace) == 2
-    decisions = [(showing.centre, showing.result.decision.action) for showing in shifted]
-    assert diary.seen == [
-        *(("pd-3T", "ir-3T"), "pd-3T", (1, 1), decisions[0]),
-        *("ir-3T", (1, 1), decisions[1]),
-    ]
+def test_the_training_centre_is_shown_first_then_each_chosen_centre_once(run):
+    _, scans, diary = run
+    assert [scan.centre for scan in scans] == [BRAIN.source, "pd-3T", "ir-3T"]
+    assert [scan.at_home for scan in scans] == [True, False, False]
+    for scan in scans:
+        assert scan.result.facts["method"] == "foe-cnn-pca"
+        assert scan.result.facts["preset"] == "fast"
+        assert len(scan.result.trace) == 2
+    names = tuple(f"toy-{scan.centre}" for scan in scans)
+    told = (event for name, scan in zip(names, scans, strict=True) for event in (name, (1, 1), (name, scan.action)))
+    assert diary.seen == [names, *told]
 
 
-def test_scans_are_those_of_the_cohorts_test_subjects_with_eight_slices(run, anatomy):
-    for showing in run[1]:
-        case = next(BRAIN.cases(showing.centre, "test", anatomy=anatomy, slices=8))
-        np.testing.assert_array_equal(showing.result.case.image, case.image)
-        np.testing.assert_array_equal(showing.result.case.reference, case.reference)
+def test_scans_are_those_of_the_first_validation_people_with_eight_slices(run, anatomy):
+    for scan in run[1]:
+        case = next(BRAIN.cases(scan.centre, "validation", seed=1, anatomy=anatomy, slices=8))
+        np.testing.assert_array_equal(scan.result.case.image, case.image)
+        np.testing.assert_array_equal(scan.result.case.reference, case.reference)
 
 
 def test_dice_is_scored_on_the_scans_own_grid(run):
-    for showing in run[1]:
-        case, result = showing.result.case, showing.result
-        for found, mean in ((result.source_prediction, showing.dice_before), (result.prediction, showing.dice_after)):
+    for scan in run[1]:
+        case, result = scan.result.case, scan.result
+        for found, mean in ((result.source_prediction, scan.dice_before), (result.prediction, scan.dice_after)):
             assert found.shape == case.reference.shape
             wanted = f1_score(case.reference.ravel(), found.ravel(), labels=[1, 2, 3], average="macro")
             assert mean == pytest.approx(wanted, abs=1e-12)
 
 
 def test_every_score_is_in_the_file(run):
-    out, showings, _ = run
+    out, scans, _ = run
     with (out / "demo.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     found = {(row["site"], row["method"], row["structure"]): float(row["dice"]) for row in rows}
-    wanted = {}
-    for showing in showings:
-        for method, scores in (("source", showing.before), ("foe-cnn-pca", showing.after)):
-            if showing.figure or method == "source":
-                wanted |= {(showing.centre, method, name): dice for name, dice in scores.items()}
-    assert len(rows) == len(wanted) == 3 + 2 * 6
+    wanted = {
+        (scan.centre, method, name): dice
+        for scan in scans
+        for method, scores in (("source", scan.before), ("foe-cnn-pca", scan.after))
+        for name, dice in scores.items()
+    }
+    assert len(rows) == len(wanted) == 3 * 6
     assert found == pytest.approx(wanted, abs=1e-6)
     assert {row["cohort"] for row in rows} == {"contrasts"}
     assert tuple(rows[0]) == EVALUATION_COLUMNS[:7]
 
 
-def test_each_shifted_centre_has_a_figure(run):
-    out, (_, *shifted), _ = run
-    assert sorted(path.name for path in out.iterdir()) == [
-        *("demo.csv", "index.html", "ir-3T.png", "ir-3T_page.html", "pd-3T.png", "pd-3T_page.html"),
-        "source-3T-mprage_page.html",
-    ]
-    for showing in shifted:
-        assert showing.figure == out / f"{showing.centre}.png"
-        picture = imread(showing.figure)[..., :3]
+def test_each_scan_has_a_figure_and_a_page(run):
+    out, scans, _ = run
+    kinds = (".png", "_page.html")
+    wanted = {f"toy-{scan.centre}{kind}" for scan in scans for kind in kinds}
+    assert {path.name for path in out.iterdir()} == {"demo.csv", "index.html", *wanted}
+    for scan in scans:
+        picture = imread(out / f"toy-{scan.centre}.png")[..., :3]
         assert picture.shape[1] > 1000
         assert np.median(picture) < 0.1  # dark ground
+
+
+def test_the_index_says_how_scans_were_drawn_and_shows_each_before_and_after_the_truth_beside_it(run):
+    out, scans, _ = run
+    page = html.unescape((out / "index.html").read_text("utf-8"))
+    assert "examples of simulated scans" in page
+    assert RULE in page
+    for sentence in summary(scans):
+        assert sentence in page
+    for scan in scans:
+        article = next(each for each in page.split("<article>")[1:] if scan.title in each)
+        captions = re.findall("<figcaption>(.+?)</figcaption>", article)
+        assert captions == ["Scan", "Before", "After", "Reference"]
+        assert f'href="toy-{scan.centre}_page.html"' in article
+        assert f"{scan.dice_before:.2f}" in article
+
+
+def decided(scan, action, before, after, at_home=False):
+    """The scan with another decision and other scores."""
+    result = dataclasses.replace(scan.result, decision=Decision(action, "so."))
+    return dataclasses.replace(scan, result=result, before={"GM": before}, after={"GM": after}, at_home=at_home)
+
+
+def test_the_summary_counts_outcomes_and_changes_of_other_scanners(run):
+    scan = run[1][0]
+    scans = [
+        *(decided(scan, "left alone", 0.99, 0.99, at_home=True), decided(scan, "left alone", 0.9, 0.9)),
+        *(decided(scan, "adapted", 0.5, 0.8), decided(scan, "adapted", 0.7, 0.6), decided(scan, "unsolved", 0.3, 0.3)),
+    ]
+    counted, changed = summary(scans)
+    assert counted == (
+        "Of 4 scans from other scanners, 2 were adapted (Dice 0.60 before, 0.70 after), 1 was left alone (Dice 0.90) "
+        "and 1 is flagged as unsolved (Dice 0.30 before, 0.30 after)."
+    )
+    assert changed == "Their mean Dice changed by +0.050; the lowest change of a scan is -0.100."
+    assert summary(scans[:1]) == []
+    assert [(words.heading, len(found)) for words, found in by_outcome(scans)] == [
+        *(("Adapted", 2), ("Left alone", 2), ("Unsolved, and flagged", 1))
+    ]
+
+
+def test_the_bundled_model_has_scans_of_three_other_centres():
+    assert Show.of(load("brain")).centres == (BRAIN.source, "spgr-1.5T", "surface-coil-3T", "pd-3T")
 
 
 @pytest.mark.parametrize("name", ["mars-7T", BRAIN.source])
 def test_an_unknown_centre_is_reported_with_the_known_ones(name, tmp_path):
     with pytest.raises(InputError, match=f"no shifted centre '{name}'.*Available: {', '.join(SHIFTED)}"):
-        demo("brain", tmp_path, centres=["pd-3T", name])
+        demo(["brain"], tmp_path, centres=["pd-3T", name])
 
 
 def test_a_folder_that_is_not_writable_is_refused_before_the_model_is_loaded(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file cannot be written"):
-        demo("no such model", tmp_path / "file")
+        demo(["no such model"], tmp_path / "file")
 
 
 def test_a_model_that_cannot_be_shown_is_refused(model, anatomy, tmp_path):
     other = dataclasses.replace(model, labels={"heart": 1})
-    with pytest.raises(InputError, match="CSF = 1, GM = 2, WM = 3, but the model toy has heart = 1"):
-        demo(other, tmp_path, anatomy=anatomy)
+    with pytest.raises(InputError, match="CSF = 1, GM = 2, WM = 3; GM = 1, WM = 2, but the model toy has heart = 1"):
+        demo([other], tmp_path, anatomy=anatomy)
     bare = dataclasses.replace(model, prior=None)
     with pytest.raises(InputError, match="needs a prior"):
-        demo(bare, tmp_path, anatomy=anatomy)
+        demo([bare], tmp_path, anatomy=anatomy)
 
 
 @pytest.fixture
@@ -167,31 +205,30 @@ def typed(model, anatomy, tmp_path, monkeypatch):
     return [*words, "--centres", "pd-3T", "--steps", "1", "--device", "cpu"]
 
 
-def test_the_command_shows_scores_and_the_next_command(typed, tmp_path, capsys):
+def test_the_command_shows_scores_in_groups_a_summary_and_the_next_command(typed, tmp_path, capsys):
     assert main(typed) == 0
     shown = capsys.readouterr()
     assert "Simulated scans" in shown.out
-    assert re.search(rf"{BRAIN.source} +0\.\d{{3}} +\d\.\d{{4}} +not adapted", shown.out)
-    assert re.search(
-        r"pd-3T +0\.\d{3} -> 0\.\d{3} +\d\.\d{4} -> \d\.\d{4} +(adapted|unsolved|left alone) +\d+\.\d s", shown.out
-    )
+    dice = r"0\.\d\d( -> 0\.\d\d)?"
+    assert re.search(rf"toy, {BRAIN.source} \(training site\) +{dice} +- +\d+ s", shown.out)
+    assert re.search(rf"toy, pd-3T +{dice} +- +\d+ s", shown.out)
+    assert "Of 1 scan from other scanners, 1 " in shown.out
     assert f"Open {tmp_path / 'out' / 'index.html'}" in shown.out
-    assert f"scantune adapt my_T1.nii.gz --model {tmp_path / 'toy.safetensors'} --out out" in shown.out
-    table = re.split("^(?:pd-3T is unsolved|A figure)", shown.out, maxsplit=1, flags=re.MULTILINE)[0]
-    assert "trained for." in table
+    assert "scantune adapt my_T1.nii.gz --model brain --out out" in shown.out
+    table = shown.out.split("Of 1 scan", maxsplit=1)[0]
     assert max(map(len, table.splitlines())) <= 80
-    assert "1 of 1: pd-3T" in shown.err
-    assert (tmp_path / "out" / "pd-3T.png").exists()
+    assert "2 of 2: toy-pd-3T" in shown.err
+    assert (tmp_path / "out" / "toy-pd-3T.png").exists()
 
 
-def test_the_command_says_why_a_scan_is_unsolved(typed, capsys, monkeypatch):
-    decided = Decision("unsolved", "it got worse.")
-    monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: decided)
+def test_the_command_flags_a_scan_that_is_unsolved(typed, capsys, monkeypatch):
+    monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: Decision("unsolved", "it got worse."))
     assert main(typed) == 0
     shown = capsys.readouterr().out
+    assert "Unsolved, and flagged" in shown
     before, after = re.search(r"pd-3T +(\S+) -> (\S+)", shown).groups()
     assert before == after
-    assert "pd-3T is unsolved: it got worse." in shown
+    assert "1 is flagged as unsolved" in shown
 
 
 def test_a_wrong_centre_is_one_line(typed, capsys):
@@ -210,7 +247,7 @@ def test_a_registration_model_is_shown_on_the_cohort_for_registration(anatomy, t
     model = new_registration(task, RegistrationNetworkSettings(3, width=2), dict(cohort.labels), preprocessing)
     volume = preprocessing.prepare(atlas).volume
     model = dataclasses.replace(model, prior=FieldOfExperts.fit(model.network, [volume], task=model.task))
-    _, showing = demo(model, tmp_path / "out", centres=["AS"], steps=1, slices=3, anatomy=anatomy)
-    assert showing.centre == "AS"
-    assert set(showing.before) == {"GM", "WM"}
-    assert showing.figure.is_file()
+    _, scan = demo([model], tmp_path / "out", centres=["AS"], steps=1, slices=3, anatomy=anatomy)
+    assert scan.centre == "AS"
+    assert set(scan.before) == {"GM", "WM"}
+    assert (tmp_path / "out" / f"{model.name}-AS.png").is_file()

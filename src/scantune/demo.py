@@ -1,7 +1,7 @@
-"""The demo: a model is adapted to simulated scans of centres that it was not trained at."""
+"""The demo: bundled models meet simulated scans of other scanners, which are left alone, rescued or flagged."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from statistics import fmean
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.figure import case_figure
+from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.config.presets import Preset
@@ -23,13 +24,58 @@ from scantune.scans.case import Case
 from scantune.scans.files import require_writable
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
+DEMO_MODELS = ("brain",)
+"""Models that the demo shows by default."""
+
 DEMO_PRESET: Preset = "fast"
-DEMO_COHORTS: dict[str, tuple[str, int | None]] = {
-    "segmentation": ("contrasts", 8),
-    "registration": ("registration", None),
-}
-"""Cohort of the demo's scans by task of the model, and number of slices per scan; None for all slices."""
+
+SPLIT, SEED = "validation", 1
+"""The first person of this split is scanned at each centre. The bundled networks were trained and chosen on people of
+seed 0, so that this one is new to them even at the training centre."""
+
+RULE = (
+    "Each scan is that of the first validation person of its centre, drawn with seed 1. Nobody picked scans by their "
+    "results."
+)
+"""The rule by which scans are drawn, for pages."""
+
+TITLE = "What scantune does: examples"
+EXAMPLES = (
+    "These are examples of simulated scans, so that the truth is known. They show what scantune does; they are no "
+    "evidence of how well it does it on real scans."
+)
+UNKNOWN = "unknown"
 SCORES_FILE = "demo.csv"
+
+
+@dataclass(frozen=True)
+class Programme:
+    """Scans that the demo shows to models of one kind.
+
+    Args:
+        cohort: Name of their cohort.
+        task: Task of the models.
+        shown: The other centres that are shown unless they are named; empty for all.
+        slices: Slices per scan; None for those of the protocol.
+    """
+
+    cohort: str
+    task: str = "segmentation"
+    shown: tuple[str, ...] = ()
+    slices: int | None = None
+
+    @property
+    def centres(self) -> tuple[str, ...]:
+        """Return the training centre, and all other centres."""
+        return tuple(COHORTS[self.cohort].centres)
+
+
+PROGRAMMES = (
+    Programme("contrasts", shown=("spgr-1.5T", "surface-coil-3T", "pd-3T"), slices=8),
+    Programme("spine"),
+    Programme("registration", "registration"),
+)
+"""Of `contrasts`, a similar protocol, uneven brightness and another order of brightness, before any result was seen."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +83,43 @@ class DemoScan:
     """A simulated scan of the demo, its result, and its Dice before and after adaptation.
 
     Attributes:
+        model: Name of the model.
+        cohort: Name of the cohort.
         centre: The simulated centre.
-        result: The result of the adaptation, or of the source network at the source centre.
+        at_home: Whether the model was trained at this centre.
+        result: The result of the adaptation.
         before: Dice before adaptation, by structure, on the scan's own grid.
         after: Dice after adaptation, by structure.
-        figure: File with a figure of the scan; None for the source centre.
     """
 
+    model: str
+    cohort: str
     centre: str
+    at_home: bool
     result: Result
     before: dict[str, float]
     after: dict[str, float]
-    figure: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what the scan's files are called."""
+        return file_name(self.model, self.centre)
+
+    @property
+    def title(self) -> str:
+        """Return what the scan is called in tables."""
+        return f"{self.model}, {self.centre}{' (training site)' if self.at_home else ''}"
+
+    @property
+    def action(self) -> Action:
+        """Return what was done about the scan."""
+        return self.result.decision.action
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Return the verdicts on the segmentations before and after, once if they are the same; empty if unknown."""
+        facts = self.result.facts
+        return list(dict.fromkeys((facts["verdict_before"], facts["verdict"]))) if "verdict" in facts else []
 
     @property
     def dice_before(self) -> float:
@@ -61,122 +132,224 @@ class DemoScan:
         return _mean(self.after)
 
 
+@dataclass(frozen=True)
+class Words:
+    """Words for what was done about scans.
+
+    Args:
+        heading: Above such scans.
+        meaning: What it means, in a sentence.
+        one: What is said of one scan.
+        several: What is said of several scans.
+        changes: Whether their segmentations may have changed.
+    """
+
+    heading: str
+    meaning: str
+    one: str
+    several: str
+    changes: bool = True
+
+
+OUTCOMES: dict[Action, Words] = {
+    "adapted": Words(
+        "Adapted",
+        "The network's segmentation was not reliable; that of the adapted network is expected to be better.",
+        "was adapted",
+        "were adapted",
+    ),
+    "left alone": Words(
+        "Left alone",
+        "The network's segmentation looked reliable, so that nothing was changed.",
+        "was left alone",
+        "were left alone",
+        changes=False,
+    ),
+    "unsolved": Words(
+        "Unsolved, and flagged",
+        "The network is not reliable on these scans, and adaptation did not help enough. scantune says so: do not use "
+        "such a segmentation unseen.",
+        "is flagged as unsolved",
+        "are flagged as unsolved",
+    ),
+}
+"""Words by what the guard decided, in the order in which scans are shown."""
+
+
 def demo(
-    model: str | Path | Model = "brain",
+    models: Sequence[str | Path | Model] = DEMO_MODELS,
     out: str | Path = "demo",
     *,
     centres: Sequence[str] = (),
     steps: int | None = None,
-    slices: int | None = None,
     anatomy: Anatomy | None = None,
+    slices: int | None = None,
     device: str = "auto",
     observer: ScanObserver | None = None,
 ) -> list[DemoScan]:
-    """Adapt a model to one simulated scan of each shifted centre, and draw and score the results.
+    """Adapt models to one simulated scan of each centre, and draw and score the results.
 
-    Writes a page and `CENTRE.png` for each scan, `index.html` and `demo.csv` with all scores.
+    Writes a page and a figure for each scan, `index.html`, and `demo.csv` with all scores.
 
     Args:
-        model: A model, or its name or path. Its structures must be those of the cohort.
+        models: Models, or their names or paths. Their structures must be those of a cohort of `PROGRAMMES`.
         out: The output folder. It is created if needed.
-        centres: Names of shifted centres; by default all of them.
+        centres: Names of other centres than those that the models were trained at; by default the programme's.
         steps: Number of steps per scan; by default the preset's.
-        slices: Slices per scan; by default those of `DEMO_COHORTS`.
         anatomy: Anatomy of the simulated people; by default the cohort's own.
+        slices: Slices per scan; by default the programme's.
         device: `auto`, `cpu`, `cuda`, ...
         observer: Receives the progress.
 
     Returns:
-        The scan of the source centre, which is not adapted, then those of the shifted centres.
+        For each model a scan of its training centre, then those of the other centres.
 
     Raises:
-        InputError: A centre, the model or the device is unknown, or the folder is not writable.
+        InputError: A centre, a model or the device is unknown, or the folder is not writable.
     """
     out, observer = Path(out), observer or ScanObserver()
     require_writable(out)
     find_device(device)
-    model = load(model) if isinstance(model, str | Path) else model
-    name, default_slices = DEMO_COHORTS[model.task.name]
-    cohort = COHORTS[name]
-    chosen = _choose(cohort, centres)
-    _require_fit(model, cohort)
-    people = anatomy or cohort.anatomy()
-
-    def simulated(centre: str) -> Case:
-        return next(cohort.cases(centre, "test", anatomy=people, count=1, slices=slices or default_slices))
-
-    reference = adapt(model, simulated(cohort.source), method="source", device=device)
-    scans = [_scored(cohort.source, reference, cohort.labels)]
-    observer.begin(chosen)
-    for centre in chosen:
-        observer.start(centre)
-        result = adapt(
-            model,
-            simulated(centre),
-            preset=DEMO_PRESET,
-            steps=steps,
-            device=device,
-            on_step=partial(observer.step, centre),
-        )
-        scans.append(_draw(_scored(centre, result, cohort.labels), model, out))
-        _write_scores(scans, cohort, out)
-        _write_pages(scans, out)
-        observer.end(Outcome(centre, "done", result.manifest_entry()))
+    loaded = [load(model) if isinstance(model, str | Path) else model for model in models]
+    shows = _chosen([Show.of(model) for model in loaded], centres)
+    observer.begin([file_name(show.model.name, centre) for show in shows for centre in show.centres])
+    scans: list[DemoScan] = []
+    for show in shows:
+        people = anatomy or show.cohort.anatomy()
+        for centre in show.centres:
+            name = file_name(show.model.name, centre)
+            observer.start(name)
+            result = adapt(
+                show.model,
+                show.case(centre, people, slices),
+                preset=DEMO_PRESET,
+                steps=steps,
+                device=device,
+                on_step=partial(observer.step, name),
+            )
+            scans.append(show.scored(centre, result))
+            _draw(scans[-1], show.model, out / f"{name}.png")
+            _write_scores(scans, out)
+            _write_pages(scans, out)
+            observer.end(Outcome(name, "done", result.manifest_entry()))
     return scans
 
 
-def _choose(cohort: Cohort, names: Sequence[str]) -> list[str]:
-    """Return the shifted centres of these names without repetitions, or all if there are no names."""
-    shifted = [name for name in cohort.centres if name != cohort.source]
+@dataclass(frozen=True)
+class Show:
+    """A model and the centres whose scans it is shown on, the training centre first."""
+
+    model: Model
+    programme: Programme
+    centres: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Model) -> "Show":
+        """Find the programme for a model.
+
+        Raises:
+            InputError: There is no cohort with its structures, or it cannot be adapted.
+        """
+        labels = {name: value for name, value in model.labels.items() if value}
+        for programme in PROGRAMMES:
+            cohort = COHORTS[programme.cohort]
+            if programme.task == model.task.name and labels == dict(cohort.labels):
+                METHODS[model.task.method](ModelParts(model.task, model.prior))  # fails at once if the prior is missing
+                return cls(model, programme, (cohort.source, *(programme.shown or programme.centres[1:])))
+        known = "; ".join(_listed(COHORTS[each.cohort].labels) for each in PROGRAMMES if each.task == model.task.name)
+        raise InputError(
+            f"The demo has scans for models with the structures {known}, but the model {model.name} has "
+            f"{_listed(labels)}. Use a bundled model, or adapt this one to scans of its own kind with scantune adapt."
+        )
+
+    @property
+    def cohort(self) -> Cohort:
+        """Return the cohort of the scans."""
+        return COHORTS[self.programme.cohort]
+
+    def case(self, centre: str, anatomy: Anatomy, slices: int | None) -> Case:
+        """Simulate the scan of a centre."""
+        wanted = slices or self.programme.slices
+        return next(self.cohort.cases(centre, SPLIT, seed=SEED, anatomy=anatomy, count=1, slices=wanted))
+
+    def scored(self, centre: str, result: Result) -> DemoScan:
+        """Score a result by the truth."""
+        case = result.case
+        assert case is not None and case.reference is not None
+        before, after = (
+            {name: dice(found, case.reference, value) for name, value in self.cohort.labels.items()}
+            for found in (result.source_prediction, result.prediction)
+        )
+        at_home = centre == self.cohort.source
+        return DemoScan(self.model.name, self.cohort.name, centre, at_home, result, before, after)
+
+
+def _draw(scan: DemoScan, model: Model, path: Path) -> None:
+    """Write the figure of a scan."""
+    figure = case_figure(
+        scan.result,
+        title=f"Simulated scan, centre {scan.centre}: mean Dice {scan.dice_before:.3f} → {scan.dice_after:.3f}",
+        captions={"Before": _scores(scan.before), "After": _scores(scan.after)},
+        floor=None if model.prior is None else model.prior.floor(),
+    )
+    save_figure(figure, path)
+
+
+def file_name(model: str, centre: str) -> str:
+    """Return what the files of a scan are called, without suffix."""
+    return f"{model}-{centre}"
+
+
+def _chosen(shows: Sequence[Show], names: Sequence[str]) -> list[Show]:
+    """Return the shows with these centres and the training centre, without those that have none of them.
+
+    Raises:
+        InputError: No model has a centre of such a name, or it is the training centre.
+    """
+    if not names:
+        return list(shows)
+    shifted = [centre for show in shows for centre in show.programme.centres[1:]]
     for name in names:
         if name not in shifted:
             raise InputError(f"There is no shifted centre {name!r} to adapt to. Available: {', '.join(shifted)}.")
-    return list(dict.fromkeys(names)) or shifted
+    wanted = dict.fromkeys(names)
+    kept = [(show, [name for name in wanted if name in show.programme.centres]) for show in shows]
+    return [replace(show, centres=(show.centres[0], *found)) for show, found in kept if found]
 
 
-def _require_fit(model: Model, cohort: Cohort) -> None:
-    """Raise an error unless the model segments the structures of the cohort and can be adapted."""
-    if {name: value for name, value in model.labels.items() if value} != dict(cohort.labels):
-        expected, found = (
-            ", ".join(f"{n} = {v}" for n, v in labels.items()) for labels in (cohort.labels, model.labels)
-        )
-        raise InputError(
-            f"The demo's scans have the structures {expected}, but the model {model.name} has {found}. Use a model of "
-            "brain tissues, such as brain, or adapt this one to scans of its own kind with scantune adapt."
-        )
-    METHODS[model.task.method](ModelParts(model.task, model.prior))  # fails at once if the prior is missing
+def summary(scans: Sequence[DemoScan]) -> list[str]:
+    """Describe in sentences what became of the scans of other scanners."""
+    others = [scan for scan in scans if not scan.at_home]
+    if not others:
+        return []
+    changes = [scan.dice_after - scan.dice_before for scan in others]
+    counted = _joined([_counted(words, found) for words, found in by_outcome(others)])
+    return [
+        f"Of {len(others)} {'scan' if len(others) == 1 else 'scans'} from other scanners, {counted}.",
+        f"Their mean Dice changed by {fmean(changes):+.3f}; the lowest change of a scan is {min(changes):+.3f}.",
+    ]
 
 
-def _scored(centre: str, result: Result, labels: Mapping[str, int]) -> DemoScan:
-    case = result.case
-    assert case is not None and case.reference is not None
-    before, after = (
-        {name: dice(found, case.reference, value) for name, value in labels.items()}
-        for found in (result.source_prediction, result.prediction)
-    )
-    return DemoScan(centre, result, before, after)
+def _counted(words: Words, scans: Sequence[DemoScan]) -> str:
+    """Count scans of one outcome, with their mean Dice."""
+    before, after = (fmean(part) for part in zip(*((s.dice_before, s.dice_after) for s in scans), strict=True))
+    dice = f"{before:.2f} before, {after:.2f} after" if words.changes else f"{before:.2f}"
+    return f"{len(scans)} {words.one if len(scans) == 1 else words.several} (Dice {dice})"
 
 
-def _draw(scan: DemoScan, model: Model, out: Path) -> DemoScan:
-    change = f"{scan.dice_before:.3f} → {scan.dice_after:.3f}"
-    figure = case_figure(
-        scan.result,
-        title=f"Simulated scan, centre {scan.centre}: mean Dice {change}",
-        captions={"Before": _listed(scan.before), "After": _listed(scan.after)},
-        floor=None if model.prior is None else model.prior.floor(),
-    )
-    path = out / f"{scan.centre}.png"
-    save_figure(figure, path)
-    return replace(scan, figure=path)
+def by_outcome(scans: Sequence[DemoScan]) -> Iterator[tuple[Words, list[DemoScan]]]:
+    """Yield the scans in groups of the same outcome, without empty groups."""
+    for action, words in OUTCOMES.items():
+        if found := [scan for scan in scans if scan.action == action]:
+            yield words, found
 
 
-def _write_scores(scans: Sequence[DemoScan], cohort: Cohort, out: Path) -> None:
+def _write_scores(scans: Sequence[DemoScan], out: Path) -> None:
     rows: list[tuple[object, ...]] = []
     for scan in scans:
         assert scan.result.case is not None
-        key = (cohort.name, scan.centre, scan.result.case.subject)
-        scores = {"source": scan.before, str(scan.result.facts["method"]): scan.after}
-        for method, by_structure in scores.items():
+        key = (scan.cohort, scan.centre, scan.result.case.subject)
+        for method, by_structure in (("source", scan.before), (str(scan.result.facts["method"]), scan.after)):
             for structure, value in by_structure.items():
                 rows.append((*key, method, scan.result.facts["seed"], structure, f"{value:.8g}"))
     write_table(out / SCORES_FILE, REQUIRED_COLUMNS, rows)
@@ -184,16 +357,48 @@ def _write_scores(scans: Sequence[DemoScan], cohort: Cohort, out: Path) -> None:
 
 def _write_pages(scans: Sequence[DemoScan], out: Path) -> None:
     """Write the page of the newest scan, and the index of all scans."""
-    from scantune.pages import INDEX, write_case, write_index
+    from scantune.pages import INDEX, Card, Gallery, Group, write_case, write_index
 
-    rows = []
-    for scan in scans:
-        view = scan.result.view(scan.result.manifest_entry())
-        page = f"{scan.centre}_page.html"
-        if scan in (scans[0], scans[-1]):
-            write_case(out / page, view)
-        rows.append(view.summary(page))
-    write_index(out / INDEX, rows, "Simulated scans of other scanners")
+    views = {scan.name: scan.result.view(scan.result.manifest_entry()) for scan in scans}
+    newest = scans[-1].name
+    write_case(out / _page(newest), views[newest])
+    groups = [
+        Group(
+            words.heading,
+            words.meaning,
+            [Card.of(views[each.name], _page(each.name), each.title, _facts(each)) for each in found],
+        )
+        for words, found in by_outcome(scans)
+    ]
+    gallery = Gallery((EXAMPLES, RULE, *summary(scans)), groups)
+    write_index(out / INDEX, gallery.rows, TITLE, gallery=gallery)
+
+
+def _page(name: str) -> str:
+    return f"{name}_page.html"
+
+
+def _facts(scan: DemoScan) -> dict[str, str]:
+    """Return what stands on the card of a scan."""
+    known = scan.result.facts
+
+    def change(before: float, after: float | None) -> str:
+        first, last = (UNKNOWN if value is None else f"{value:.2f}" for value in (before, after))
+        return first if scan.result.adapted is scan.result.source else f"{first} → {last}"
+
+    facts = {"Dice": change(scan.dice_before, scan.dice_after)}
+    if scan.verdicts:
+        facts["Expected without the truth"] = change(known["expected_before"], known["expected"])
+        facts["Verdict"] = " → ".join(scan.verdicts)
+    return facts
+
+
+def _listed(labels: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in labels.items())
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def _mean(scores: Mapping[str, float]) -> float:
@@ -201,5 +406,5 @@ def _mean(scores: Mapping[str, float]) -> float:
     return fmean(known) if known else math.nan
 
 
-def _listed(scores: Mapping[str, float]) -> str:
+def _scores(scores: Mapping[str, float]) -> str:
     return "  ".join(["Dice", *(f"{name} {value:.2f}" for name, value in scores.items())])

@@ -56,7 +56,7 @@ def case_figure(
     import matplotlib
     from matplotlib.figure import Figure
 
-    picture, maps = _slice(result)
+    picture, maps = shown_slice(result)
     colours = structure_colours(result.labels)
     columns = 1 + len(maps)
     with matplotlib.rc_context(_STYLE):
@@ -134,8 +134,11 @@ def pixel_aspect(result: Result) -> float:
     return rows / columns
 
 
-def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
-    """Return intensities and label maps by name of one slice, cropped to its content, `(height, width)`."""
+def shown_slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
+    """Return intensities and label maps by name of one slice, cropped to its structures, `(height, width)`.
+
+    Without structures it is cropped to what is not 0.
+    """
     if not isinstance(result.prepared, PreparedSlices):
         raise InputError(
             "Only a scan from a file or a case that became slices can be drawn; a tensor does not say how its slices "
@@ -148,15 +151,18 @@ def _slice(result: Result) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]
     number = int((first > 0).flatten(1).sum(1).argmax())
     picture = result.prepared.volume[number, 0].numpy()
     maps = {name: labels[number].numpy() for name, labels in volumes.items()}
-    seen = np.any([picture > 0, *(labels > 0 for labels in maps.values())], axis=0)
-    window = tuple(_extent(seen.any(axis=1 - axis)) for axis in (0, 1))
+    found = np.stack([labels > 0 for labels in maps.values()])
+    seen = found if found.any() else np.stack([picture > 0])
+    window = tuple(_extent(np.asarray(seen.any(axis=(0, 2 - axis)))) for axis in (0, 1))
     return picture[window], {name: labels[window] for name, labels in maps.items()}
 
 
-def _extent(seen: NDArray[np.bool_], margin: int = 3) -> slice:
+def _extent(seen: NDArray[np.bool_]) -> slice:
+    """Return the range that is seen, with a margin of a third of its length if it is short."""
     inside = np.flatnonzero(seen)
     if not inside.size:
         return slice(None)
+    margin = max(3, min(12, (int(inside[-1]) - int(inside[0])) // 3))
     return slice(max(int(inside[0]) - margin, 0), int(inside[-1]) + 1 + margin)
 
 

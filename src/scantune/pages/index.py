@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scantune.pages.base import IndexRow
+from scantune.pages.gallery import Gallery
 from scantune.pages.render import UNKNOWN, render
 from scantune.scans.files import write_text
 
@@ -29,7 +30,13 @@ _NUMERIC = {"dice_before", "dice_after", "dice_change", "energy_before", "energy
 _ALWAYS_SHOWN = {"name", "method", "decision", "seconds"}
 
 
-def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> None:
+def write_index(
+    path: str | Path,
+    rows: Sequence[IndexRow],
+    title: str,
+    notes: Sequence[str] = (),
+    gallery: Gallery | None = None,
+) -> None:
     """Write the index of scans whose pages lie beside it, or in folders beside it.
 
     Args:
@@ -37,11 +44,12 @@ def write_index(path: str | Path, rows: Sequence[IndexRow], title: str, notes: S
         rows: The scans.
         title: Heading above the table.
         notes: Sentences about missing scans, for below the table.
+        gallery: Pictures of the scans, for above the table.
 
     Raises:
         InputError: The file cannot be written.
     """
-    write_text(path, index_page(rows, title, notes))
+    write_text(path, index_page(rows, title, notes, gallery))
 
 
 def is_index(path: Path) -> bool:
@@ -85,7 +93,7 @@ def write_folder_index(folder: Path, scans: Mapping[str, Mapping[str, Any]]) -> 
     return True
 
 
-def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) -> str:
+def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = (), gallery: Gallery | None = None) -> str:
     """Return the HTML of the index; without scripts it is a plain table."""
     scans = len({(row.site, row.name) for row in rows})
     counted = f"{scans} {'scan' if scans == 1 else 'scans'}" + (f", {len(rows)} runs" if len(rows) > scans else "")
@@ -99,6 +107,7 @@ def index_page(rows: Sequence[IndexRow], title: str, notes: Sequence[str] = ()) 
         numeric=_NUMERIC,
         rows=rows,
         notes=notes,
+        gallery=gallery,
         unknown=UNKNOWN,
     )
 

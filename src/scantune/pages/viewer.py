@@ -22,6 +22,9 @@ from scantune.scans.grid import Orientation
 MARGIN = 25.0
 """Millimetres shown around the structures."""
 
+CLOSE_MARGIN = 6.0
+"""Millimetres around the structures in the pictures of a gallery."""
+
 MAX_VOXELS = 4_000_000
 """Larger volumes are downsampled, because browsers without a GPU draw them in software."""
 
@@ -151,8 +154,15 @@ class _Region:
         )
 
 
-def _region(view: CaseView) -> _Region:
-    """Crop a scan to its structures and their margin; return all of it if it has no structure."""
+def close_up(view: CaseView) -> dict[str, str]:
+    """Draw the slice with most of the structures, cropped to them: data URLs of the scan and each label map."""
+    cutout = _region(view, CLOSE_MARGIN).cutout()
+    tables = {name: table for name, table in colour_tables(view, cutout).items() if name in view.maps}
+    return slice_pictures(cutout, tables, view.plane, middle_slice(cutout, view.plane))
+
+
+def _region(view: CaseView, margin: float = MARGIN) -> _Region:
+    """Crop a scan to its structures and a margin in mm; return all of it if it has no structure."""
     orientation = Orientation.closest(view.affine, "axial")
     spacing = np.linalg.norm(view.affine[:3, :3], axis=0)[list(orientation.axes)][::-1]
 
@@ -164,7 +174,7 @@ def _region(view: CaseView) -> _Region:
     found = maps[0] > 0
     for labels in maps[1:]:
         found |= labels > 0
-    window = _window(found, spacing)
+    window = _window(found, spacing, margin)
     cut = image[window]
     return _Region(cut, [labels[window] for labels in maps], tuple(spacing.tolist()), cut.size == image.size)
 
@@ -194,12 +204,12 @@ def _coded(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
     return distinct[:, None] // powers % base, codes[:-1]
 
 
-def _window(found: NDArray[np.bool_], spacing: NDArray[np.float64]) -> tuple[slice, ...]:
-    """Return the bounding box of a mask with its margin, or the whole grid if the mask is empty."""
+def _window(found: NDArray[np.bool_], spacing: NDArray[np.float64], edge: float) -> tuple[slice, ...]:
+    """Return the bounding box of a mask with a margin in mm, or the whole grid if the mask is empty."""
     window = []
     for axis in range(3):
         seen = np.flatnonzero(found.any(axis=tuple(other for other in range(3) if other != axis)))
-        margin = int(np.ceil(MARGIN / spacing[axis]))
+        margin = int(np.ceil(edge / spacing[axis]))
         window.append(slice(max(int(seen[0]) - margin, 0), int(seen[-1]) + 1 + margin) if seen.size else slice(None))
     return tuple(window)
 

@@ -41,14 +41,16 @@
 
   // Give a page the list in the order that is shown, so that it can lead to its neighbours. Long lists are cut.
   const reach = 100;
-  body.addEventListener("click", (event) => {
+  const page = (link) => link.getAttribute("href").split("#")[0];
+  document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href]");
     if (!link) return;
     const links = [...body.rows].filter((row) => !row.hidden).flatMap((row) => [...row.querySelectorAll("a[href]")]);
-    const place = links.indexOf(link);
+    const place = links.findIndex((each) => page(each) === page(link));
+    if (place < 0) return;
     const start = Math.max(place - reach, 0);
     const up = "../".repeat(link.getAttribute("href").split("/").length - 1);
-    const pages = links.slice(start, place + reach + 1).map((each) => up + each.getAttribute("href").split("#")[0]);
+    const pages = links.slice(start, place + reach + 1).map((each) => up + page(each));
     const list = { index: up + (location.pathname.split("/").pop() || "index.html"), pages, at: place - start };
     link.hash = encodeURIComponent(JSON.stringify(list));
   }, true);
