@@ -31,7 +31,8 @@ class FitSettings:
     """Choice of experts and of their densities.
 
     Args:
-        layers: Expert layers of the task network, names or a rule; by default every convolution but the last.
+        layers: Expert layers of the task network, names or a rule; by default every convolution but the last whose
+            output has 16 positions or more.
         last: The layer whose patches feed the PCA experts; by default the last expert layer.
         foreground: Output channels that are foreground, or a function of the output; by default all but the
             background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
