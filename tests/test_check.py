@@ -147,9 +147,11 @@ def test_notes_are_reported_and_are_no_problems(tmp_path):
     volume = np.random.default_rng(0).integers(0, 256, (6, 5, 4)).astype(np.float32)
     nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), tmp_path / "b.nii")
     nibabel.save(nibabel.Nifti1Image(volume + 1000, np.diag([-1.0, 1, 1, 1])), tmp_path / "c.nii")
+    nibabel.save(nibabel.Nifti1Image(volume + 2000, np.diag([1.0, 1, 1e-3, 1])), tmp_path / "d.nii")
     report = check(tmp_path, options={"images": "*.nii"}, out=tmp_path / "out")
     assert report.problems == {}
-    assert report.notes["no reference"] == ["a", "b", "c"]
+    assert report.notes["no reference"] == ["a", "b", "c", "d"]
+    assert report.notes["grid"] == ["d"]
     assert report.notes["8 bit"] == ["b"]
     assert report.notes["oblique"] == ["a"]
     assert report.notes["left-handed"] == [name for name in "ac" if name == "c" or np.linalg.det(sheared[:3, :3]) < 0]

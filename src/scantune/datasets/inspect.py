@@ -43,6 +43,7 @@ SCAN_NOTES = {
     "no reference": "have no reference",
     "8 bit": "have whole numbers up to 255 as intensities",
     "left-handed": "have left-handed axes",
+    "grid": "have voxel sizes that no scanner has, or a header whose forms are missing or contradict each other",
     "oblique": "have axes that are not at right angles to each other",
     "shifted": "have a reference that its header places off the grid of the scan, by less than a quarter of a voxel",
 }
@@ -74,6 +75,7 @@ def _seen(case: Case) -> tuple[str, ...]:
         "no reference": case.reference is None,
         "8 bit": image.min() >= 0 and image.max() <= 255 and bool((image == np.floor(image)).all()),
         "left-handed": np.linalg.det(axes) < 0,
+        "grid": bool(case.warnings),
         "oblique": bool((np.abs(angles) > _SQUARE).any()),
     }
     return tuple(name for name, there in seen.items() if there)
