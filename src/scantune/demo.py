@@ -34,8 +34,8 @@ SPLIT, SEED = "validation", 1
 seed 0, so that this one is new to them even at the training centre."""
 
 RULE = (
-    "Each scan is that of the first validation person of its centre, drawn with seed 1. Nobody picked scans by their "
-    "results."
+    "Each scan is that of the first validation person of its centre, drawn with seed 1, whatever came out. All centres "
+    "are shown unless some were asked for by name."
 )
 """The rule by which scans are drawn, for pages."""
 
@@ -55,13 +55,11 @@ class Programme:
     Args:
         cohort: Name of their cohort.
         task: Task of the models.
-        shown: The other centres that are shown unless they are named; empty for all.
         slices: Slices per scan; None for those of the protocol.
     """
 
     cohort: str
     task: str = "segmentation"
-    shown: tuple[str, ...] = ()
     slices: int | None = None
 
     @property
@@ -70,12 +68,7 @@ class Programme:
         return tuple(COHORTS[self.cohort].centres)
 
 
-PROGRAMMES = (
-    Programme("contrasts", shown=("spgr-1.5T", "surface-coil-3T", "pd-3T"), slices=8),
-    Programme("spine"),
-    Programme("registration", "registration"),
-)
-"""Of `contrasts`, a similar protocol, uneven brightness and another order of brightness, before any result was seen."""
+PROGRAMMES = (Programme("contrasts", slices=8), Programme("spine"), Programme("registration", "registration"))
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ def demo(
     Args:
         models: Models, or their names or paths. Their structures must be those of a cohort of `PROGRAMMES`.
         out: The output folder. It is created if needed.
-        centres: Names of other centres than those that the models were trained at; by default the programme's.
+        centres: Names of other centres than those that the models were trained at; by default all of them.
         steps: Number of steps per scan; by default the preset's.
         anatomy: Anatomy of the simulated people; by default the cohort's own.
         slices: Slices per scan; by default the programme's.
@@ -255,7 +248,7 @@ class Show:
             cohort = COHORTS[programme.cohort]
             if programme.task == model.task.name and labels == dict(cohort.labels):
                 METHODS[model.task.method](ModelParts(model.task, model.prior))  # fails at once if the prior is missing
-                return cls(model, programme, (cohort.source, *(programme.shown or programme.centres[1:])))
+                return cls(model, programme, programme.centres)
         known = "; ".join(_listed(COHORTS[each.cohort].labels) for each in PROGRAMMES if each.task == model.task.name)
         raise InputError(
             f"The demo has scans for models with the structures {known}, but the model {model.name} has "

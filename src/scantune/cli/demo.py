@@ -26,7 +26,7 @@ class Demo:
     """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
     model: Annotated[tuple[str, ...], arg(metavar="MODEL ...", help_behavior_hint="(default: brain)")] = ("brain",)
     """Model files of brain tissues or spinal cords, or names of models that come with scantune."""
-    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: a choice)")] = ()
+    centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
     """The simulated centres to adapt to, such as pd-3T."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
