@@ -141,6 +141,8 @@ def test_a_file_gets_a_file_for_each_structure(model, network, tmp_path):
     volumes = json.loads((tmp_path / "out" / "manifest.json").read_text())["volumes_ml"]
     assert volumes == {name: pytest.approx(masks[n - 1].sum() * 2 / 1000, abs=1e-3) for name, n in NAMES.items()}
     assert volumes["the core"] < volumes["whole"]
+    assert result.view(entry).volumes_ml("whole")[1] == volumes["whole"]  # the core hides a part of it on a label map
+    assert result.view(entry).volume_ml(result.view(entry).after, "whole") < volumes["whole"]
 
 
 def test_commands_know_the_files_of_structures(model, tmp_path):

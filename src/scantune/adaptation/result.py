@@ -240,6 +240,8 @@ class Result:
         from scantune.pages import CaseView
 
         assert self.case is not None and self.backend is not None
+        overlapping = self.adapted.task.overlapping
+        before, after = (entry.get(key, {}) for key in ("source_volumes_ml", "volumes_ml"))
         return CaseView(
             self.case.name,
             self.case.image,
@@ -249,10 +251,11 @@ class Result:
             self.labels,
             entry,
             self.trace,
-            None if self.adapted.task.overlapping else self.case.reference,
+            None if overlapping else self.case.reference,
             self.case.site,
             self.case.subject,
             self.backend.view(self.prepared, self.case),
+            {name: (before[name], after[name]) for name in after} if overlapping else {},
         )
 
     def with_page(self, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:

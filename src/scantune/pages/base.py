@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -31,6 +31,7 @@ class CaseView:
         site: The site that acquired the scan.
         subject: The person.
         plane: The plane of the network's slices. The page shows it first.
+        volumes: Volumes in mL before and after of structures that overlap, which label maps show in part.
     """
 
     name: str
@@ -45,6 +46,7 @@ class CaseView:
     site: str = ""
     subject: str = ""
     plane: Plane = "axial"
+    volumes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def structures(self) -> dict[str, int]:
@@ -68,13 +70,10 @@ class CaseView:
         }
 
     def volumes_ml(self, structure: str) -> tuple[float, float]:
-        """Return the volume of a structure before and after: as the entry says, for masks may overlap on label maps."""
-        known = [self.entry.get(key, {}).get(structure) for key in ("source_volumes_ml", "volumes_ml")]
-        before, after = (
-            self.volume_ml(labels, structure) if volume is None else float(volume)
-            for volume, labels in zip(known, (self.before, self.after), strict=True)
-        )
-        return before, after
+        """Return the volume of a structure before and after."""
+        if structure in self.volumes:
+            return self.volumes[structure]
+        return self.volume_ml(self.before, structure), self.volume_ml(self.after, structure)
 
     def volume_ml(self, labels: NDArray[Any], structure: str) -> float:
         """Return the volume of a structure in one of the label maps."""
