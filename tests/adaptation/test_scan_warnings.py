@@ -14,9 +14,10 @@ from scipy import ndimage
 import scantune
 from scantune.adaptation.guard.base import CAUTION, Decision
 from scantune.adaptation.prediction import Prediction
-from scantune.adaptation.scan_warnings import prediction_warnings
+from scantune.adaptation.scan_warnings import _energy, prediction_warnings
 from scantune.cli.main import main
 from scantune.prior.assessment import HomeReadings, Readings
+from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.io import read_scan, write_image
 from scantune.simulate import COHORTS
 from scantune.tasks import Segmentation
@@ -165,6 +166,27 @@ def test_lesions_may_be_absent_and_nothing_is_known_of_other_models():
     assert prediction_warnings(prediction(0), lesions, 1.0) == []
     assert prediction_warnings(prediction(1500), None, 1.0) == []
     assert prediction_warnings(prediction(0), None, 1.0) == ["The segmentation is empty."]
+
+
+# Energies
+
+
+@pytest.mark.parametrize(
+    ("energy", "verdict", "warned"),
+    [
+        (0.05, "failed", False),
+        (0.07, "failed", True),
+        (0.07, "doubtful", True),
+        (0.07, "fine", False),
+        (0.17, "", False),
+        (0.19, "", True),
+    ],
+)
+def test_a_scan_that_is_far_out_is_noticed_unless_its_prediction_is_fine(energy, verdict, warned):
+    known = Calibration(EnergyLevels(0.02, 0.03, 0.06), torch.ones(1), torch.ones(1))
+    scores = torch.zeros(1, 2, 4, 4)
+    seen = Prediction(scores, Segmentation(), {"cnn": {"layer": energy}})
+    assert bool(_energy(known, seen, verdict)) == warned
 
 
 # The verdict

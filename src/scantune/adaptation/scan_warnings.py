@@ -82,12 +82,18 @@ def _coverage(known: Calibration, given: ScanInput) -> list[str]:
 
 
 def _energy(known: Calibration, before: Prediction, verdict: str) -> list[str]:
-    """Return a warning about a scan that is far out and whose prediction does not look as at home."""
-    if verdict == "fine" or before.energy is None or known.reading(before.energy) != "far out":
+    """Return a warning about a scan that is far out and whose prediction does not look as at home.
+
+    Scans of another scanner are often far out, and predicted well. Where no verdict says so, twice as many deviations
+    count.
+    """
+    levels = known.levels
+    level = levels.far if verdict else levels.far * levels.far / levels.middle
+    if verdict == "fine" or before.energy is None or before.energy <= level:
         return []
     return [
         f"The scan is unlike the training scans: energy {before.energy:.3g} nats, far out beyond "
-        f"{known.levels.far:.3g}. Check the body part, the contrast and the preparation."
+        f"{level:.3g}. Check the body part, the contrast and the preparation."
     ]
 
 
