@@ -200,6 +200,15 @@ def test_a_reader_that_dies_is_a_sentence_and_the_next_scan_is_read(made, series
     np.testing.assert_array_equal(read_scan(folder).image, made.volume)
 
 
+def test_a_relative_path_is_read_after_a_change_of_the_working_folder(made, series, monkeypatch):
+    folder = series()
+    read_scan(folder)
+    monkeypatch.chdir(folder.parent)
+    np.testing.assert_array_equal(read_scan(folder.name).image, made.volume)
+    monkeypatch.chdir(folder)
+    assert read_scan("0.dcm").shape == (16, 12, 1)
+
+
 def test_a_reader_that_was_ended_meanwhile_is_started_again(made, series):
     folder = series()
     read_scan(folder)

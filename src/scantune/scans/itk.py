@@ -123,7 +123,7 @@ def read_itk_files(place: Path, files: Sequence[str]) -> ItkImage:
     Raises:
         ReaderError: SimpleITK cannot read them.
     """
-    return _in_worker(partial(_read_files, tuple(files)), place)
+    return _in_worker(partial(_read_files, tuple(str(Path(file).absolute()) for file in files)), place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +180,8 @@ class _Reader:
             BrokenProcessPool: The process ended meanwhile.
             TimeoutError: It took too long, as on a stalled network drive.
         """
-        return self._executor.submit(_run, task, str(path)).result(wall_seconds(path))
+        # The process keeps the working folder in which it was started, whatever becomes of this one's.
+        return self._executor.submit(_run, task, str(path.absolute())).result(wall_seconds(path))
 
     def stop(self) -> None:
         """End the process, whatever it does, and the thread that waits for it."""
