@@ -155,7 +155,7 @@ def table(arguments: argparse.Namespace) -> None:
         for site in (row["site"], "all"):
             key = row["cohort"], site, row["method"]
             scores[key][row["subject"]].append(float(row["dice"] or 0))
-            if row["decision"] == "kept":
+            if row["decision"] in ("kept", "adapted"):
                 kept[key].add(row["subject"])
     mean = {key: {person: fmean(values) for person, values in people.items()} for key, people in scores.items()}
     print("| cohort | site | scans | method | Dice | change of single scans: mean (worst, best) | kept |")

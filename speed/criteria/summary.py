@@ -331,7 +331,7 @@ def page(scans: Scans, text: str) -> str:
         "MUST HOLD": must_hold(scans),
         "CRITERIA": criteria(scans),
         "NETWORKS": by(scans, "network"),
-        "SHIFTS": by([s for s in scans if s.source["group"] in ("development", "test")], "shift"),
+        "SHIFTS": by(scans, "shift"),
         "NOTABLE": notable(scans),
         "DIFFERING": iter([f"{len(differing)} of {len(scans)}"]),
         "TESTED": iter([str(len({s.source["name"] for s in scans if s.source["group"] == "test"}))]),
