@@ -45,7 +45,7 @@ from scantune.prior.coefficients import SHIPPED
 Change = dict[str, Any]
 VARIANTS: dict[str, Change] = {
     "as it is": {},
-    **{f"contacts count {value}": {"contact": value} for value in (1.5, 3.0, 4.0, 9.0)},
+    **{f"contacts count {value}": {"contact": value} for value in (1.5, 3.0, 4.0, 6.0)},
     **{f"unsteadiness counts {value}": {"unsteady": value} for value in (1.3, 2.1)},
     **{f"sizes count {value}": {"size": value} for value in (1.2, 1.8)},
     **{f"fine from {value} of home on": {"fine": value} for value in (0.85, 0.88, 0.95)},
