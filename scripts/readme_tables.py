@@ -18,7 +18,7 @@ from statistics import fmean
 
 HOME = Path(__file__).parents[1]
 RESULTS = HOME / "results"
-PAGES = ("docs/claims.md", "docs/tier1.md")
+PAGES = ("README.md", "docs/claims.md", "docs/tier1.md")
 
 Centre = tuple[str, str]
 
@@ -114,20 +114,39 @@ def means_table() -> str:
     )
 
 
-def oasis_table() -> str:
-    """Lay out the bundled model on real scans of OASIS."""
-    with (RESULTS / "oasis.csv").open(newline="") as file:
-        found = list(csv.DictReader(file))
-    scans = len({row["subject"] for row in found})
+GROUPS = {"test": "toy networks", "simulated": "model `brain`", "newborns": "newborns"}
+"""Sets of results/assessment.csv on which nothing was chosen, by their names in tables."""
+
+FAILING = 0.7
+"""Dice below which a source prediction counts as failed."""
+
+
+def decisions_table() -> str:
+    """Lay out what the default does to scans on which the network had failed, and to the others."""
+    stages: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    with (RESULTS / "assessment.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            stages[row["group"], row["name"], row["person"], row["shift"]].append(row)
+    parts: dict[tuple[str, bool], list[tuple[str, float, float]]] = defaultdict(list)
+    for (group, *_), (source, *others) in stages.items():
+        after = next(row for row in (source, *others) if float(row["step"]) == float(source["chosen"]))
+        before = float(source["dice"])
+        parts[group, before < FAILING].append((source["action"], before, float(after["dice"])))
     rows = []
-    for structure in ("GM", "WM", "CSF"):
-        before, after = (
-            [float(row[name]) for row in found if row["structure"] == structure] for name in ("source", "adapted")
-        )
-        moved = [b - a for a, b in zip(before, after, strict=True)]
-        mean = [f"{fmean(values):.3f}" for values in (before, after)]
-        rows.append((structure, *mean, f"{min(before):.3f}", f"{min(moved):+.3f}", f"{max(moved):+.3f}"))
-    return markdown((f"{scans} real scans", "source", "adapted", "lowest source", "worst change", "best change"), rows)
+    for group, name in GROUPS.items():
+        for failing in (True, False):
+            if found := parts[group, failing]:
+                counts = [
+                    sum(action == each for action, _, _ in found) for each in ("left alone", "adapted", "unsolved")
+                ]
+                before, after = (fmean(values) for values in list(zip(*found, strict=True))[1:])
+                worst = min(b - a for _, a, b in found)
+                what = f"{name}, {'below' if failing else 'at least'} {FAILING}"
+                rows.append(
+                    (what, str(len(found)), f"{before:.3f}", f"{after:.3f}", f"{worst:+.3f}", *map(str, counts))
+                )
+    head = ("scans, by Dice before", "", "Dice before", "after", "worst change", "left alone", "adapted", "unsolved")
+    return markdown(head, rows)
 
 
 def centres_table() -> str:
@@ -193,7 +212,7 @@ def lesions_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "means": means_table,
-    "oasis": oasis_table,
+    "decisions": decisions_table,
     "centres": centres_table,
     "drops": drops_table,
     "registration": registration_table,

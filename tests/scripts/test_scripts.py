@@ -269,3 +269,16 @@ def test_a_drop_within_a_factor_of_two():
     within = script("readme_tables").within_factor_two
     assert [within(0.2, here) for here in (0.09, 0.1, 0.4, 0.41)] == [False, True, True, False]
     assert not within(-0.04, 0.0)
+
+
+def test_decisions_of_the_readme_are_counted_by_a_plain_loop():
+    tables = script("readme_tables")
+    with (SCRIPTS.parent / "results" / "assessment.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"] == "test"]
+    sources = [row for row in rows if float(row["step"]) == 0]
+    failing = [row for row in sources if float(row["dice"]) < 0.7]
+    line = next(line for line in tables.decisions_table().splitlines() if line.startswith("| toy networks, below"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    counts = [sum(row["action"] == action for row in failing) for action in ("left alone", "adapted", "unsolved")]
+    assert [int(cells[1]), *map(int, cells[-3:])] == [len(failing), *counts]
+    assert float(cells[2]) == pytest.approx(sum(float(row["dice"]) for row in failing) / len(failing), abs=6e-4)
