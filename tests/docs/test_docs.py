@@ -153,7 +153,7 @@ def test_python_of_the_networks_page_runs(tmp_path, monkeypatch, capsys):
         "held_out": scans[2:],
         "volume": toy_scan(9)[0],
     }
-    for block in blocks("python", NETWORK.split("## How outputs")[0]):
+    for block in blocks("python", NETWORK.split("## Files in")[0]):
         exec(compile(block.values[0], "network.md", "exec"), names)
     assert names["labels"].shape == (4, 48, 48)
     assert capsys.readouterr().out.split()[0] in ("adapted", "unsolved", "left")
