@@ -17,7 +17,8 @@ from tests.toy_bundle import toy_volume, write_volume
 from tests.toy_experiment import write_scans
 from tests.toy_nnunet import write_raw, write_results
 
-TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 SETTINGS = ["train.iterations=1", "train.batch=2", "network.width=2", "prior.size=4", "adapt.fast.steps=1"]
@@ -69,11 +70,11 @@ def rows_of(path):
 
 
 def test_a_first_scan(desk, capsys):  # noqa: F811
-    shutil.rmtree("scans")  # of the README
+    shutil.copytree(ROOT / "scripts", "scripts", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     names = run_page("first-scan")
     assert names["result"].prediction.ndim == 3
     assert len(list(Path("out").glob("*_page.html"))) == 2
-    assert Path("scans/contact.png").exists()
+    assert Path("coil/contact.png").exists()
     assert {row["structure"] for row in rows_of("scores.csv")} >= {"CSF", "GM", "WM"}
     assert Path("my_out/my_T1_seg.nii.gz").exists()
 
