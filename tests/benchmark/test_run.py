@@ -278,7 +278,7 @@ def test_the_command_shows_means_and_tells_of_failures(path, whole, tmp_path, ca
     assert main(["bench", str(path), "--out", str(whole), "--collect"]) == 0
     shown = capsys.readouterr()
     assert "Dice, whole; mean over subjects" in shown.out and "supervised" in shown.out
-    assert f"rows are in {whole / 'rows.csv'}" in shown.out.replace("\n", "")
+    assert f"rows in {whole / 'rows.csv'}" in shown.out.replace("\n", "")
     assert main(["bench", str(path), "--out", str(tmp_path), "--dataset", "csv"]) == 2
     assert "--dataset and --root belong together" in capsys.readouterr().err
     assert main(["bench", "nothing", "--out", str(tmp_path)]) == 2

@@ -20,7 +20,7 @@ from scantune import AdaptableNetwork, FieldOfExperts, Model, __version__
 from scantune.adaptation.scan_run import Outcome
 from scantune.backends.slices import Preprocessing
 from scantune.cli.adapt import BY_TASK, Adapt, Display, expected_seconds, outcome_table
-from scantune.cli.console import console, duration, say
+from scantune.cli.console import console, counted, duration, say
 from scantune.cli.evaluate import parse_labels
 from scantune.cli.exits import complain
 from scantune.cli.main import COMMANDS, main
@@ -507,6 +507,10 @@ def test_the_traceback_of_a_surprise_can_be_had(monkeypatch):
 def test_the_time_is_estimated_from_the_first_steps():
     assert expected_seconds([10.0, 13.0, 14.0, 15.0, 16.0], steps=40) == pytest.approx(3 + 39 * 1.0)
     assert expected_seconds([0.0, 2.0], steps=5) == pytest.approx(10.0)
+
+
+def test_one_thing_has_no_plural():
+    assert [counted(number, "scan") for number in (0, 1, 2)] == ["0 scans", "1 scan", "2 scans"]
 
 
 def test_durations_are_said_as_people_do():

@@ -19,7 +19,7 @@ from scantune.adaptation.channel_patterns import find_channels
 from scantune.adaptation.output_names import BidsNames, PlainNames
 from scantune.adaptation.scan_run import Outcome, ScanObserver
 from scantune.adaptation.settings import AdaptSettings, Stop
-from scantune.cli.console import ScanBar, console, duration, say
+from scantune.cli.console import ScanBar, console, counted, duration, say
 from scantune.cli.exits import BAD_INPUT, SOME_FAILED, complain, printable
 from scantune.cli.train import Flag, NetworkWords
 from scantune.config.presets import PRESET_NAMES, Preset
@@ -292,7 +292,7 @@ class Display(ScanBar, ScanObserver):
     def _estimate(self, each: float) -> None:
         """Tell how long the run will take, from the seconds of one scan."""
         if not self.estimated:
-            scans = "1 scan" if self.scans == 1 else f"{self.scans} scans"
+            scans = counted(self.scans, "scan")
             side_by_side = f", {self.at_once} at once" if self.at_once > 1 else ""
             seconds = each * math.ceil(self.scans / self.at_once)
             say(

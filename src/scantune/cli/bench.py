@@ -88,8 +88,9 @@ class Bench:
         from scantune.cli import console as terminal
 
         screen, errors = terminal.console(), terminal.console(stderr=True)
-        counts = f"{summary.jobs} jobs: {summary.done} done now, {summary.already} before, {len(summary.failed)} failed"
-        terminal.say(screen, f"{counts}. {len(summary.rows)} rows are in {self.out / 'rows.csv'}")
+        jobs = terminal.counted(summary.jobs, "job")
+        counts = f"{jobs}: {summary.done} done now, {summary.already} before, {len(summary.failed)} failed"
+        terminal.say(screen, f"{counts}. {terminal.counted(len(summary.rows), 'row')} in {self.out / 'rows.csv'}")
         if len(summary.versions) > 1:
             terminal.say(errors, f"The rows are from several versions of scantune: {', '.join(summary.versions)}")
         for job, reason in summary.failed:

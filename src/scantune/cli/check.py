@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from scantune.cli.console import ScanProgress, console, listed, say
+from scantune.cli.console import ScanProgress, console, counted, listed, say
 from scantune.cli.exits import SOME_FAILED
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def show_report(to: Console, report: "CheckReport") -> None:
     for name, scans in report.notes.items():
         say(to, f"Note: {len(scans)} of {report.scans} scans {SCAN_NOTES[name]} ({listed(scans, 3)}).")
     if not report.problems:
-        say(to, f"No problems in {report.scans} scans.", style="green")
+        say(to, f"No problems in {counted(report.scans, 'scan')}.", style="green")
         return
-    problems = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
-    say(to, f"{problems} in {report.scans} scans:", style="red")
+    problems = counted(len(report.problems), "problem")
+    say(to, f"{problems} in {counted(report.scans, 'scan')}:", style="red")
     for name, reason in report.problems.items():
         say(to, f"  {name}: {reason}")
 

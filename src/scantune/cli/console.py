@@ -108,6 +108,11 @@ class ScanProgress(ScanBar):
             say(self.console, f"{done} of {scans}: {name}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Format a time in the unit that fits its length."""
     if seconds < 90:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from scantune.cli.console import console, say
+from scantune.cli.console import console, counted, say
 from scantune.errors import InputError
 
 
@@ -45,6 +45,7 @@ class Report:
             )
         say(
             console(),
-            f"{len(made.tables)} tables and {len(made.figures)} figures of {made.study.scores.rows} rows: {made.page}",
+            f"{counted(len(made.tables), 'table')} and {counted(len(made.figures), 'figure')} "
+            f"of {counted(made.study.scores.rows, 'row')}: {made.page}",
         )
         return 0
