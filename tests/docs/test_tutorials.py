@@ -76,6 +76,7 @@ def test_a_first_scan(desk, capsys):  # noqa: F811
     assert len(list(Path("out").glob("*_page.html"))) == 2
     assert Path("coil/contact.png").exists()
     assert {row["structure"] for row in rows_of("scores.csv")} >= {"CSF", "GM", "WM"}
+    assert {row["method"] for row in rows_of("scores.csv")} == {"source", "foe-cnn-pca"}  # the scan is NAME_image
     assert Path("my_out/my_T1_seg.nii.gz").exists()
 
 

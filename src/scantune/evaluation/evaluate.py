@@ -191,9 +191,10 @@ def _rows(
     names = {name for _, scores in scored for name in scores}
     order = sorted(names, key=int) if all(map(str.isdecimal, names)) else list(scored[0][1])
     neither = Score(math.nan, math.nan, math.nan, 0.0, 0.0, math.nan)
+    by_file = {Path(file).name: record for record in records.values() for file in record.get("outputs", {}).values()}
     rows = []
     for pair, scores in scored:
-        record = records.get(pair.name, {})
+        record = records.get(pair.name) or by_file.get(pair.prediction.name, {})
         method = "source" if pair.source else str(record.get("method", ""))
         for name in order:
             one = scores.get(name, neither)
