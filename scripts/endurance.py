@@ -62,7 +62,7 @@ def start(scans: Path, model: Path, out: Path) -> subprocess.Popen[str]:
 
 def memory_mb(process: int) -> float:
     """The resident memory of a process."""
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    pages = int(Path(f"/proc/{process}/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -85,7 +85,7 @@ def many(count: int) -> list[dict[str, object]]:
             for number in lines_of(run):
                 seconds = round(time.perf_counter() - begun, 2)
                 rows.append({"scan": number, "seconds": seconds, "memory_mb": round(memory_mb(run.pid), 1)})
-        entries = json.loads((place / "out" / "manifest.json").read_text())["scans"]
+        entries = json.loads((place / "out" / "manifest.json").read_text(encoding="utf-8"))["scans"]
         if run.returncode or len(entries) != count or any(entry["status"] != "done" for entry in entries.values()):
             raise SystemExit(f"exit code {run.returncode}, {len(entries)} entries")
     return rows
@@ -109,12 +109,12 @@ def contents(out: Path) -> dict[str, bytes]:
 
 def look(out: Path, undisturbed: dict[str, bytes], before: set[str]) -> dict[str, object]:
     """What a killed run has left, and what is wrong with it."""
-    text = (out / "manifest.json").read_text() if (out / "manifest.json").exists() else '{"scans": {}}'
+    text = (out / "manifest.json").read_text(encoding="utf-8") if (out / "manifest.json").exists() else '{"scans": {}}'
     entries = json.loads(text)["scans"]
     done = {name for name, entry in entries.items() if entry["status"] == "done"}
     present = contents(out)
     lacking = [file for name in done for file in entries[name]["outputs"].values() if not (out / file).is_file()]
-    pages = [path for path in out.glob("*.html") if "</html>" not in path.read_text()[-200:]]
+    pages = [path for path in out.glob("*.html") if "</html>" not in path.read_text(encoding="utf-8")[-200:]]
     return {
         "done": len(done),
         "lost": len(before - done),

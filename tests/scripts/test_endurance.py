@@ -20,7 +20,7 @@ def test_growth_is_the_slope_of_memory_after_the_warm_up(endurance):
 def test_every_scan_has_a_line_in_the_log(endurance, tmp_path, capsys):
     endurance.main(["many", "--scans", "3", "--out", str(tmp_path / "many.csv")])
     assert capsys.readouterr().out.startswith("3 lines for 3 scans")
-    assert len((tmp_path / "many.csv").read_text().splitlines()) == 4
+    assert len((tmp_path / "many.csv").read_text(encoding="utf-8").splitlines()) == 4
 
 
 def test_a_killed_run_loses_nothing_and_goes_on(endurance, tmp_path, capsys):

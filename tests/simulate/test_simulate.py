@@ -42,7 +42,7 @@ def test_there_is_a_source_centre_and_at_least_five_shifted_ones():
     assert dict(BRAIN.centres[BRAIN.source].splits) == {"train": 20, "validation": 5, "test": 10}
     shifted = [centre for name, centre in BRAIN.centres.items() if name != BRAIN.source]
     assert len(shifted) >= 5
-    assert all(dict(centre.splits) == {"test": 10} for centre in shifted)
+    assert all(dict(centre.splits) == {"validation": 2, "test": 10} for centre in shifted)
     assert BRAIN.labels == {"CSF": 1, "GM": 2, "WM": 3}
 
 

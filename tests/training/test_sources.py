@@ -329,7 +329,7 @@ def test_without_an_atlas_the_cohorts_own_anatomy_is_used(atlas, monkeypatch):
 
 
 def test_a_centre_that_is_not_for_training_is_refused(atlas):
-    with pytest.raises(InputError, match="Unknown split 'train' of centre pd-3T. Available: test"):
+    with pytest.raises(InputError, match="Unknown split 'train' of centre pd-3T. Available: validation, test"):
         SimulatedSource("contrasts", centre="pd-3T", atlas=atlas).cases("train", CPU)
 
 
