@@ -95,7 +95,9 @@ def test_the_container_starts_from_a_python_that_is_supported_and_named_exactly(
 
 
 def test_the_container_copies_what_exists_and_what_is_not_ignored():
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    kept = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")
+    }
     copied = {path for name, words in instructions() if name == "COPY" and words[0][:2] != "--" for path in words[:-1]}
     assert copied == kept
     assert all((ROOT / path).exists() for path in copied)

@@ -61,9 +61,9 @@ def test_a_run_over_a_data_set_writes_derivatives_of_it(study, capsys):
         ]
         assert (folder / f"{subject}_desc-scantuneT1w_dseg.nii.gz").read_bytes() == plain[f"{subject}_T1w_seg.nii.gz"]
     assert not list((study / "out").glob("*.nii.gz"))  # those under the other names are gone
-    description = json.loads((study / "out" / "dataset_description.json").read_text())
+    description = json.loads((study / "out" / "dataset_description.json").read_text(encoding="utf-8"))
     assert description["DatasetType"] == "derivative"
-    rows = [line.split("\t") for line in (study / "out" / "dseg.tsv").read_text().splitlines()]
+    rows = [line.split("\t") for line in (study / "out" / "dseg.tsv").read_text(encoding="utf-8").splitlines()]
     assert [row[:2] for row in rows] == [["index", "name"], ["1", "CSF"], ["2", "GM"], ["3", "WM"]]
     capsys.readouterr()
     assert main([*words, "--bids"]) == 0
@@ -77,4 +77,4 @@ def test_a_description_of_another_program_is_left_alone(study, capsys):
     words = ["adapt", "study/sub-01", "--model", "brain", "--out", "out", "--method", "source", "--no-page", "--bids"]
     assert main(words) == 0
     assert "dataset_description.json: of another program, and left alone." in capsys.readouterr().err
-    assert "mine" in (study / "out" / "dataset_description.json").read_text()
+    assert "mine" in (study / "out" / "dataset_description.json").read_text(encoding="utf-8")

@@ -138,7 +138,7 @@ def test_a_file_gets_a_file_for_each_structure(model, network, tmp_path):
         assert np.array_equal(np.asarray(written.dataobj), masks[number])
     found = torch.from_numpy(masks > 0).permute(3, 0, 2, 1)
     assert min(overlaps(found, regions(labels), 2)) > 0.8
-    volumes = json.loads((tmp_path / "out" / "manifest.json").read_text())["volumes_ml"]
+    volumes = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["volumes_ml"]
     assert volumes == {name: pytest.approx(masks[n - 1].sum() * 2 / 1000, abs=1e-3) for name, n in NAMES.items()}
     assert volumes["the core"] < volumes["whole"]
     assert result.view(entry).volumes_ml("whole")[1] == volumes["whole"]  # the core hides a part of it on a label map

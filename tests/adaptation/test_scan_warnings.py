@@ -106,12 +106,12 @@ def test_warnings_are_on_the_screen_in_the_manifest_and_on_the_page_and_count_wh
     words = [str(tmp_path / "tiny.nii.gz"), "--model", "brain", "--out", str(tmp_path / "out"), "--method", "source"]
     assert main(["adapt", *words]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny: warning: ")]
-    entry = json.loads((tmp_path / "out" / "manifest.json").read_text())["scans"]["tiny"]
+    entry = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["scans"]["tiny"]
     assert [line.removeprefix("tiny: warning: ") for line in told] == entry["warnings"] != []
-    page = (tmp_path / "out" / "tiny_page.html").read_text()
+    page = (tmp_path / "out" / "tiny_page.html").read_text(encoding="utf-8")
     assert all(f"<strong>Warning:</strong> {sentence}" in page for sentence in entry["warnings"])
-    assert ">warning</span>" in (tmp_path / "out" / "index.html").read_text()
-    statistics = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    assert ">warning</span>" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    statistics = json.loads((tmp_path / "out" / "statistics.json").read_text(encoding="utf-8"))
     assert statistics["scans"]["tiny"]["warnings"] == entry["warnings"]
     assert main(["adapt", *words, "--strict"]) == 3
 

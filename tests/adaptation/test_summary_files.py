@@ -42,7 +42,7 @@ def test_volumes_open_in_a_spreadsheet(manifest, tmp_path):
 
 def test_statistics_are_plain_json(manifest, tmp_path):
     write_summary_files(tmp_path, manifest)
-    found = json.loads((tmp_path / "statistics.json").read_text())
+    found = json.loads((tmp_path / "statistics.json").read_text(encoding="utf-8"))
     assert found["scans"]["a"]["structures"]["GM"] == {"volume_ml": 2.5, "source_volume_ml": 1.5}
     assert list(found["scans"]) == ["a"]
 
@@ -61,7 +61,7 @@ def test_files_of_other_programs_stay(manifest, tmp_path):
     (tmp_path / "labels.txt").write_text("mine")
     (tmp_path / "volumes.csv").write_text("also,mine\n")
     assert write_summary_files(tmp_path, manifest) == ["volumes.csv", "labels.txt"]
-    assert (tmp_path / "labels.txt").read_text() == "mine"
+    assert (tmp_path / "labels.txt").read_text(encoding="utf-8") == "mine"
     assert write_summary_files(tmp_path / "..", manifest) == []
     assert write_summary_files(tmp_path / "..", manifest) == []  # its own files are written anew
 

@@ -352,7 +352,7 @@ def test_a_finished_job_with_damaged_rows_is_named(text, path, whole, tmp_path):
     out = shutil.copytree(whole, tmp_path / "out")
     here, other = [job.key for job in expand(Experiment.read(path)).rows[:2]]
     rows = out / "jobs" / here / "rows.csv"
-    rows.write_text((out / "jobs" / other / "rows.csv").read_text() if text is None else text)
+    rows.write_text((out / "jobs" / other / "rows.csv").read_text(encoding="utf-8") if text is None else text)
     with pytest.raises(InputError, match=f"Remove the folder .*{here} to run the job again"):
         run(path, out)
 

@@ -297,7 +297,7 @@ def test_a_benchmark_takes_model_files_of_the_users_network(experiment, desk):
     file = experiment("width = 4")
     (desk / "toy.toml").write_text(
         (desk / "toy.toml")
-        .read_text()
+        .read_text(encoding="utf-8")
         .replace("[experiment]", '[experiment]\nmodels = { strong = "mine.safetensors" }')
     )
     read = Experiment.read(file, network={"kind": "my_networks:build"})

@@ -278,7 +278,7 @@ def test_a_script_without_a_guard_reads_once_and_takes_the_reader_with_it(series
 
 def is_running(pid):
     try:
-        state = Path(f"/proc/{pid}/stat").read_text()
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return False
     return state.rpartition(")")[2].split()[0] != "Z"

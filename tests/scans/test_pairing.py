@@ -26,7 +26,7 @@ def adapted(folder, name, scan, labels=None):
     """Write a prediction with a manifest, as `scantune adapt` does."""
     write(folder / f"{name}_seg.nii.gz")
     manifest = folder / "manifest.json"
-    scans = json.loads(manifest.read_text())["scans"] if manifest.exists() else {}
+    scans = json.loads(manifest.read_text(encoding="utf-8"))["scans"] if manifest.exists() else {}
     scans[name] = {"status": "done", "method": "foe-cnn-pca", "seed": 0, "input_hash": content_hash(scan)}
     manifest.write_text(json.dumps({"format": 1, "labels": labels or {"core": 1}, "scans": scans}))
 
