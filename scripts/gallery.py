@@ -70,8 +70,9 @@ SCANS = (
 HEAD = f"""# Gallery
 
 What scantune does with its bundled model `{MODEL}`, on simulated scans of which the truth is known. These are chosen
-examples: they do not say how often each outcome occurs ([results](claims.md)). `scantune demo` shows all centres.
-The other bundled model, `brain-register`, [registers an atlas](registration.md), where no verdict is given.
+examples: they do not say how often each outcome occurs ([results](claims.md)). `scantune demo` shows all centres,
+and spinal cords of another brightness with the bundled model `spine`.
+The third bundled model, `brain-register`, [registers an atlas](registration.md), where no verdict is given.
 
 `python scripts/gallery.py` makes this page."""
 

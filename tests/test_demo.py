@@ -251,3 +251,21 @@ def test_a_registration_model_is_shown_on_the_cohort_for_registration(anatomy, t
     assert scan.centre == "AS"
     assert set(scan.before) == {"GM", "WM"}
     assert (tmp_path / "out" / f"{model.name}-AS.png").is_file()
+
+
+def test_changes_of_brightness_are_those_of_the_training_sites_scan(model):
+    spine = COHORTS["spine"]
+    cord = dataclasses.replace(model, labels=dict(spine.labels))
+    show = Show.of(cord)
+    names = show.centres[len(spine.centres) :]
+    assert names == ("gamma-0", "gamma-1", "gain-0", "gain-1", "curve-0", "curve-1", "inverted-0")
+    home, *changed = (show.case(name, spine.anatomy(), 2) for name in (spine.source, *names))
+    plain = home.image.astype(np.float64)
+    unit = np.clip((plain - np.percentile(plain, 1)) / np.ptp(np.percentile(plain, (1, 99))), 0, 1)
+    for case in changed:
+        np.testing.assert_array_equal(case.reference, home.reference)
+        assert case.image.min() == 0
+        assert case.image.max() == 1
+    np.testing.assert_allclose(changed[-1].image, 1 - unit, atol=1e-6)
+    bend = np.exp(1.8)
+    assert min(np.abs(changed[0].image - unit**power).max() for power in (bend, 1 / bend)) < 1e-4

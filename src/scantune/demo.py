@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from scantune.adaptation.adapt import adapt
+from scantune.adaptation.calibration.degradations import Degradation
 from scantune.adaptation.figure import case_figure
 from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
@@ -24,7 +25,7 @@ from scantune.scans.case import Case
 from scantune.scans.files import require_writable
 from scantune.simulate import COHORTS, Anatomy, Cohort
 
-DEMO_MODELS = ("brain",)
+DEMO_MODELS = ("brain", "spine")
 """Models that the demo shows by default."""
 
 DEMO_PRESET: Preset = "fast"
@@ -35,7 +36,8 @@ seed 0, so that this one is new to them even at the training centre."""
 
 RULE = (
     "Each scan is that of the first validation person of its centre, drawn with seed 1, whatever came out. All centres "
-    "are shown unless some were asked for by name."
+    "are shown unless some were asked for by name. Names such as gamma-0 are scans of the training site with another "
+    "brightness: each family of such changes at full strength, in two random draws where it is random."
 )
 """The rule by which scans are drawn, for pages."""
 
@@ -45,6 +47,13 @@ EXAMPLES = (
     "evidence of how well it does it on real scans."
 )
 UNKNOWN = "unknown"
+
+BRIGHTNESS = (
+    *(Degradation(family, 1.0, draw) for family in ("gamma", "gain", "curve") for draw in (0, 1)),
+    Degradation("inverted", 1.0),
+)
+"""Changes of brightness at full strength, as networks meet them that were trained without augmentation."""
+
 SCORES_FILE = "demo.csv"
 
 
@@ -56,19 +65,30 @@ class Programme:
         cohort: Name of their cohort.
         task: Task of the models.
         slices: Slices per scan; None for those of the protocol.
+        changes: Changes of scans of the training centre that are shown beside other centres.
     """
 
     cohort: str
     task: str = "segmentation"
     slices: int | None = None
+    changes: tuple[Degradation, ...] = ()
 
     @property
     def centres(self) -> tuple[str, ...]:
-        """Return the training centre, and all other centres."""
-        return tuple(COHORTS[self.cohort].centres)
+        """Return the training centre, all other centres, and the names of changed scans."""
+        return (*COHORTS[self.cohort].centres, *self.changed)
+
+    @property
+    def changed(self) -> dict[str, Degradation]:
+        """Return the changes by name, such as `gamma-0`."""
+        return {f"{change.family}-{change.person}": change for change in self.changes}
 
 
-PROGRAMMES = (Programme("contrasts", slices=8), Programme("spine"), Programme("registration", "registration"))
+PROGRAMMES = (
+    Programme("contrasts", slices=8),
+    Programme("spine", changes=BRIGHTNESS),
+    Programme("registration", "registration"),
+)
 
 
 @dataclass(frozen=True)
@@ -261,9 +281,11 @@ class Show:
         return COHORTS[self.programme.cohort]
 
     def case(self, centre: str, anatomy: Anatomy, slices: int | None) -> Case:
-        """Simulate the scan of a centre."""
-        wanted = slices or self.programme.slices
-        return next(self.cohort.cases(centre, SPLIT, seed=SEED, anatomy=anatomy, count=1, slices=wanted))
+        """Simulate the scan of a centre, or that of the training centre with a change."""
+        wanted, change = slices or self.programme.slices, self.programme.changed.get(centre)
+        site = centre if change is None else self.cohort.source
+        case = next(self.cohort.cases(site, SPLIT, seed=SEED, anatomy=anatomy, count=1, slices=wanted))
+        return case if change is None else change.apply(case, "axial")
 
     def scored(self, centre: str, result: Result) -> DemoScan:
         """Score a result by the truth."""

@@ -24,10 +24,13 @@ class Demo:
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
     """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
-    model: Annotated[tuple[str, ...], arg(metavar="MODEL ...", help_behavior_hint="(default: brain)")] = ("brain",)
+    model: Annotated[tuple[str, ...], arg(metavar="MODEL ...", help_behavior_hint="(default: brain spine)")] = (
+        "brain",
+        "spine",
+    )
     """Model files of brain tissues or spinal cords, or names of models that come with scantune."""
     centres: Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
-    """The simulated centres to adapt to, such as pd-3T."""
+    """The simulated centres and changes of brightness to adapt to, such as pd-3T or gamma-0."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
