@@ -161,7 +161,7 @@ def test_the_summary_counts_outcomes_and_changes_of_other_scanners(run):
     ]
     counted, changed = summary(scans)
     assert counted == (
-        "Of 4 scans from other scanners, 2 were adapted (Dice 0.60 before, 0.70 after), 1 was left alone (Dice 0.90) "
+        "Of 4 shifted scans, 2 were adapted (Dice 0.60 before, 0.70 after), 1 was left alone (Dice 0.90) "
         "and 1 is flagged as unsolved (Dice 0.30 before, 0.30 after)."
     )
     assert changed == "Their mean Dice changed by +0.050; the lowest change of a scan is -0.100."
@@ -212,10 +212,10 @@ def test_the_command_shows_scores_in_groups_a_summary_and_the_next_command(typed
     dice = r"0\.\d\d( -> 0\.\d\d)?"
     assert re.search(rf"toy, {BRAIN.source} \(training site\) +{dice} +- +\d+ s", shown.out)
     assert re.search(rf"toy, pd-3T +{dice} +- +\d+ s", shown.out)
-    assert "Of 1 scan from other scanners, 1 " in shown.out
+    assert "Of 1 shifted scan, 1 " in shown.out
     assert f"Open {tmp_path / 'out' / 'index.html'}" in shown.out
     assert "scantune adapt my_T1.nii.gz --model brain --out out" in shown.out
-    table = shown.out.split("Of 1 scan", maxsplit=1)[0]
+    table = shown.out.split("Of 1 shifted scan", maxsplit=1)[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "2 of 2: toy-pd-3T" in shown.err
     assert (tmp_path / "out" / "toy-pd-3T.png").exists()

@@ -333,14 +333,14 @@ def _chosen(shows: Sequence[Show], names: Sequence[str]) -> list[Show]:
 
 
 def summary(scans: Sequence[DemoScan]) -> list[str]:
-    """Describe in sentences what became of the scans of other scanners."""
+    """Describe in sentences what became of the shifted scans."""
     others = [scan for scan in scans if not scan.at_home]
     if not others:
         return []
     changes = [scan.dice_after - scan.dice_before for scan in others]
     counted = _joined([_counted(words, found) for words, found in by_outcome(others)])
     return [
-        f"Of {len(others)} {'scan' if len(others) == 1 else 'scans'} from other scanners, {counted}.",
+        f"Of {len(others)} shifted {'scan' if len(others) == 1 else 'scans'}, {counted}.",
         f"Their mean Dice changed by {fmean(changes):+.3f}; the lowest change of a scan is {min(changes):+.3f}.",
     ]
 
