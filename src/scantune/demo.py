@@ -37,7 +37,8 @@ seed 0, so that this one is new to them even at the training centre."""
 RULE = (
     "Each scan is that of the first validation person of its centre, drawn with seed 1, whatever came out. All centres "
     "are shown unless some were asked for by name. Names such as gamma-0 are scans of the training site with another "
-    "brightness: each family of such changes at full strength, in two random draws where it is random."
+    "brightness: each family of such changes at full strength, in two random draws where it is random. The bundled "
+    "model spine was trained without augmentation, so that such changes often make it fail."
 )
 """The rule by which scans are drawn, for pages."""
 
