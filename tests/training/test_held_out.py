@@ -7,8 +7,7 @@ import torch
 from scantune.backends.slices import Preprocessing
 from scantune.errors import InputError
 from scantune.simulate import COHORTS
-from scantune.training import sources
-from scantune.training.sources import SimulatedSource
+from scantune.training.sources import SimulatedSource, simulated
 
 CPU = torch.device("cpu")
 
@@ -49,7 +48,7 @@ def test_where_simulated_scans_are_kept_is_no_part_of_what_they_are(tmp_path):
 def test_scans_of_another_version_of_the_simulation_are_other_scans(monkeypatch):
     source = SimulatedSource("spine")
     before = {source.identity(Preprocessing()), *(scan.identity for scan in source.test_scans("VU"))}
-    monkeypatch.setattr(sources, "VERSION", sources.VERSION + 1)
+    monkeypatch.setattr(simulated, "VERSION", simulated.VERSION + 1)
     after = {source.identity(Preprocessing()), *(scan.identity for scan in source.test_scans("VU"))}
     assert len(before) == len(after) == 10
     assert before.isdisjoint(after)
