@@ -114,7 +114,7 @@ def means_table() -> str:
     )
 
 
-GROUPS = {"test": "toy networks", "simulated": "model `brain`", "newborns": "newborns"}
+GROUPS = {"test": "toy networks", "simulated": "simulated cohorts", "newborns": "newborns"}
 """Sets of results/assessment.csv on which nothing was chosen, by their names in tables."""
 
 FAILING = 0.7

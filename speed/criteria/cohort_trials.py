@@ -1,6 +1,11 @@
-"""Trials of the bundled model `brain` on simulated people of its cohorts who were not used before."""
+"""Trials of models that were trained on simulated scans, on people of their cohorts who were not used before.
 
+Besides the bundled models, every model that `scripts/small_models.py FOLDER/models` made takes part.
+"""
+
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from subjects import Scan, Trial
 
@@ -9,27 +14,27 @@ from scantune.backends import PreparedSlices
 from scantune.model.model import Model
 from scantune.simulate import COHORTS, Cohort
 
-SEED, SLICES, PEOPLE, HOME_PEOPLE = 73, 4, 1, 6
+SEED, SLICES, PEOPLE, HOME_PEOPLE = 73, 6, 2, 6
 HOME_FIRST = 60
 """Number of the first held-out person, by whom criteria learn what is usual at home; the others have shifted scans."""
 
+BUNDLED = (("brain", "contrasts", "contrasts"), ("brain", "contrasts", "brain"), ("spine", "spine", "spine"))
+"""Bundled models, the cohort whose source centre is their home, and the cohort of the shifted scans."""
 
-def cohort_trial(name: str) -> Trial:
-    """Return the trial of the bundled model on every centre of a cohort; a scan is some slices of a person."""
-    cohort, home = COHORTS[name], COHORTS["contrasts"]
+
+def cohort_trial(name: str, model: Model, home: Cohort, cohort: Cohort) -> Trial:
+    """Return the trial of a model on every centre of a cohort; a scan is some slices of a person."""
 
     def fit(model: Model) -> Model:
         assert model.prior is not None
         return model
 
-    def held_out(model: Model) -> list[PreparedSlices]:
+    def held_out() -> list[PreparedSlices]:
         people = range(HOME_FIRST, HOME_FIRST + HOME_PEOPLE)
         return [_scan(model, home, str(number), home.source).prepared for number in people]
 
-    model = scantune.load("brain")
     names = tuple((str(number), centre) for number in range(PEOPLE) for centre in cohort.centres)
-    scan = partial(_scan, model, cohort)
-    return Trial(f"brain-{name}", "simulated", lambda: model, fit, partial(held_out, model), names, scan)
+    return Trial(name, "simulated", lambda: model, fit, held_out, names, partial(_scan, model, cohort))
 
 
 def _scan(model: Model, cohort: Cohort, person: str, centre: str) -> Scan:
@@ -39,6 +44,10 @@ def _scan(model: Model, cohort: Cohort, person: str, centre: str) -> Scan:
     return Scan(person, centre, case, model.backend.prepare(case))
 
 
-def cohort_trials() -> list[Trial]:
-    """Return the trials of both cohorts of heads."""
-    return [cohort_trial(name) for name in ("contrasts", "brain")]
+def cohort_trials(folder: Path) -> Iterator[Trial]:
+    """Yield the trials of bundled models, and of small ones in a folder, whose names begin with their cohort."""
+    for name, home, cohort in BUNDLED:
+        yield cohort_trial(f"{name}-{cohort}", scantune.load(name), COHORTS[home], COHORTS[cohort])
+    for path in sorted((folder / "models").glob("*.safetensors")):
+        cohort = COHORTS[path.stem.split("-")[0]]
+        yield cohort_trial(path.stem, scantune.load(path), cohort, cohort)

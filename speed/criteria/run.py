@@ -55,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     part, parts = map(int, given.part.split("/"))
     torch.set_num_threads(1)
-    trials = [*toy_trials(given.folder), *cohort_trials(), *newborn_trials(given.folder)]
+    trials = [*toy_trials(given.folder), *cohort_trials(given.folder), *newborn_trials(given.folder)]
     chosen = [trial for trial in trials if not given.only or trial.name in given.only][part::parts]
     for trial in chosen:
         if measured(trial, given.folder):

@@ -50,7 +50,7 @@ from scans import (
 GROUPS = {
     "development": "toys, development",
     "test": "toys, test",
-    "simulated": "model `brain`, cohorts",
+    "simulated": "simulated cohorts",
     "newborns": "newborns",
 }
 NO_CRITERIA = {
