@@ -2,13 +2,14 @@
 
     python scripts/transfer_results.py spine DATA/gm-challenge --model SPINE_MODEL --out results/transfer-spine.csv
     python scripts/transfer_results.py brain DATA/oasis --model HCP_MODEL --out results/transfer-brain.csv
+    python scripts/transfer_results.py brain DATA/oasis --model brain --name "brain, bundled" --out FILE
         [--methods source batchnorm foe-cnn-pca --no-guard]
     python scripts/transfer_results.py table results/transfer-*.csv > results/transfer.md
 
 The networks are those of `simulated_shift.py`. `spine` reads the BIDS data set of the grey matter challenge (T2*w,
 manual masks of cord and grey matter); as the cord lies anywhere in these scans and the networks see 50 mm, a scan is
 first cut around the cord, as pipelines do once they have found it (here by the reference). `brain` reads ID_T1w and
-ID_tissue.
+ID_tissue. Some real people were looked at while cohorts were made; the line `not looked at` is of all others.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from scantune.scans.io import read_labels, read_scan
 
 COLUMNS = ("cohort", "site", "subject", "method", "seed", "structure", "dice", "energy")
 EDGE = 50.0  # mm that is cut out around the cord
+LOOKED_AT = {"sub-9418", "sub-9584", "sub-10062", *(str(number) for number in range(1000, 1010))}
+"""People whose scans were looked at, both visits of one of them."""
 
 
 def spine(folder: Path) -> Iterator[Case]:
@@ -75,7 +78,7 @@ def brain(folder: Path) -> Iterator[Case]:
 def run(arguments: argparse.Namespace) -> None:
     model = scantune.load(arguments.model)
     with Path(arguments.out).open("w", newline="") as file:
-        rows = csv.DictWriter(file, COLUMNS)
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         rows.writeheader()
         for case in arguments.cases(arguments.data):
             for method in arguments.methods:
@@ -102,7 +105,8 @@ def table(arguments: argparse.Namespace) -> None:
     for path in arguments.files:
         with Path(path).open(newline="") as file:
             for row in csv.DictReader(file):
-                for site in (row["site"], "all"):
+                seen = row["subject"].partition("Ses")[0] in LOOKED_AT
+                for site in (row["site"], "all", *(() if seen else ("not looked at",))):
                     scores[row["cohort"], row["method"], site][row["structure"]].append(float(row["dice"]))
     print("| cohort | method | site | scans | Dice |\n|---|---|---|---|---|")
     for (cohort, method, site), structures in scores.items():
@@ -119,9 +123,10 @@ if __name__ == "__main__":
         one.add_argument("--model", required=True)
         one.add_argument("--out", required=True)
         one.add_argument("--methods", nargs="+", default=["source"])
+        one.add_argument("--name", default=name, help="what rows call the network")
         one.add_argument("--no-guard", action="store_true")
         one.add_argument("--device", default="auto")
-        one.set_defaults(call=run, cases=cases, name=name)
+        one.set_defaults(call=run, cases=cases)
     two = commands.add_parser("table")
     two.add_argument("files", nargs="+")
     two.set_defaults(call=table)
