@@ -15,6 +15,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+from verbs import Verbs
+
 import scantune
 from scantune.evaluation.metrics import dice
 from scantune.simulate import COHORTS, Atlas
@@ -112,9 +114,8 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("run")
+    verbs = Verbs(__doc__)
+    one = verbs.add(run)
     one.add_argument("models")
     one.add_argument("--out", required=True)
     one.add_argument("--atlas")
@@ -122,9 +123,5 @@ if __name__ == "__main__":
     one.add_argument("--subjects", type=int, default=8)
     one.add_argument("--part", default="0/1")
     one.add_argument("--device", default="cpu")
-    one.set_defaults(action=run)
-    two = commands.add_parser("table")
-    two.add_argument("files", nargs="+")
-    two.set_defaults(action=table)
-    chosen = parser.parse_args()
-    chosen.action(chosen)
+    verbs.add(table).add_argument("files", nargs="+")
+    verbs.call()

@@ -15,6 +15,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+from verbs import Verbs
+
 import scantune
 from scantune.adaptation import schedules
 from scantune.adaptation.loop import Schedule
@@ -108,9 +110,8 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("run")
+    verbs = Verbs(__doc__)
+    one = verbs.add(run)
     one.add_argument("model")
     one.add_argument("--cohort", default="prostate", choices=list(COHORTS))
     one.add_argument("--centres", nargs="+", default=["BMC", "UCL", "HK", "BIDMC"])
@@ -119,9 +120,5 @@ if __name__ == "__main__":
     one.add_argument("--cache", default="")
     one.add_argument("--device", default="cpu")
     one.add_argument("--out", required=True)
-    one.set_defaults(call=run)
-    two = commands.add_parser("table")
-    two.add_argument("file")
-    two.set_defaults(call=table)
-    chosen = parser.parse_args()
-    chosen.call(chosen)
+    verbs.add(table).add_argument("file")
+    verbs.call()

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from verbs import Verbs
 
 import scantune
 from scantune.evaluation.metrics import dice
@@ -139,9 +140,8 @@ def _row(method: str, rows: list[dict[str, str]], people: dict[tuple[str, str, s
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("run")
+    verbs = Verbs(__doc__)
+    one = verbs.add(run)
     one.add_argument("model")
     one.add_argument("--cohort", required=True, choices=list(COHORTS))
     one.add_argument("--centres", nargs="+")
@@ -150,9 +150,5 @@ if __name__ == "__main__":
     one.add_argument("--atlas")
     one.add_argument("--out", required=True)
     one.add_argument("--device", default="auto")
-    one.set_defaults(call=run)
-    two = commands.add_parser("table")
-    two.add_argument("files", nargs="+")
-    two.set_defaults(call=table)
-    chosen = parser.parse_args()
-    chosen.call(chosen)
+    verbs.add(table).add_argument("files", nargs="+")
+    verbs.call()

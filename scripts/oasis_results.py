@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from verbs import Verbs
+
 import scantune
 from scantune.evaluation.metrics import dice
 from scantune.scans.io import read_labels, read_scan
@@ -107,17 +109,12 @@ def compared(row: Row) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("run")
+    verbs = Verbs(__doc__)
+    one = verbs.add(run)
     one.add_argument("data", type=Path)
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--model", default="brain")
     one.add_argument("--device", default="cpu")
     one.add_argument("--part", default="0/1")
-    one.set_defaults(action=run)
-    two = commands.add_parser("table")
-    two.add_argument("file", type=Path)
-    two.set_defaults(action=table)
-    given = parser.parse_args()
-    given.action(given)
+    verbs.add(table).add_argument("file", type=Path)
+    verbs.call()

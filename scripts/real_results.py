@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from transfer_results import around_cord
+from verbs import Verbs
 
 import scantune
 from scantune.config.recipe import read_recipe
@@ -174,9 +175,8 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("run")
+    verbs = Verbs(__doc__)
+    one = verbs.add(run)
     one.add_argument("cohort", choices=list(COHORTS))
     one.add_argument("--data", type=Path, default=Path(os.environ.get("SCANTUNE_DATA", ".")))
     one.add_argument("--model", required=True)
@@ -185,9 +185,5 @@ if __name__ == "__main__":
     one.add_argument("--runs", nargs="+", default=list(RUNS), choices=list(RUNS))
     one.add_argument("--slices", type=int, default=8)
     one.add_argument("--device", default="auto")
-    one.set_defaults(call=run)
-    two = commands.add_parser("table")
-    two.add_argument("files", nargs="+", type=Path)
-    two.set_defaults(call=table)
-    chosen = parser.parse_args()
-    chosen.call(chosen)
+    verbs.add(table).add_argument("files", nargs="+", type=Path)
+    verbs.call()

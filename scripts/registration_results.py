@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from verbs import Verbs
 
 import scantune
 from scantune.config.recipe import read_recipe
@@ -254,12 +255,10 @@ def _options(text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
+    verbs = Verbs(__doc__)
     for verb in (train, run, real):
-        command = commands.add_parser(verb.__name__)
+        command = verbs.add(verb)
         command.add_argument("models", type=Path)
-        command.set_defaults(action=verb)
         if verb is real:
             command.add_argument("data", type=Path)
         else:
@@ -274,9 +273,6 @@ if __name__ == "__main__":
             command.add_argument(
                 "--options", type=_options, default={}, help="NAME=VALUE,... for choosing, not reporting"
             )
-    command = commands.add_parser("table")
-    command.add_argument("files", nargs="+")
-    command.set_defaults(action=table)
+    verbs.add(table).add_argument("files", nargs="+")
     torch.set_num_threads(1)
-    given = parser.parse_args()
-    given.action(given)
+    verbs.call()

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from tier1 import LOG, NAMES
+from verbs import Verbs
 
 from scantune.benchmark.experiment import Experiment
 from scantune.evaluation.rows import ScoreRow, read_rows, write_rows
@@ -281,14 +282,9 @@ def _line(cells: Iterable[object]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    first = commands.add_parser("rows")
+    verbs = Verbs(__doc__)
+    first = verbs.add(rows)
     first.add_argument("store", type=Path)
     first.add_argument("--out", type=Path, required=True)
-    first.set_defaults(action=rows)
-    second = commands.add_parser("page")
-    second.add_argument("results", type=Path)
-    second.set_defaults(action=page)
-    chosen = parser.parse_args()
-    chosen.action(chosen)
+    verbs.add(page).add_argument("results", type=Path)
+    verbs.call()

@@ -17,9 +17,13 @@ from tests.datasets.test_datasets import image, labels
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def script(name, monkeypatch=None):
-    if monkeypatch is not None:
-        monkeypatch.syspath_prepend(SCRIPTS)  # it takes parts of its neighbours
+@pytest.fixture(autouse=True)
+def neighbours(monkeypatch):
+    """Scripts take parts of their neighbours."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+
+
+def script(name):
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -107,7 +111,7 @@ def test_real_cords_are_cut_out_without_moving_in_space():
 
 
 def test_real_scans_are_thinned_evenly_and_stay_in_place(monkeypatch):
-    results = script("real_results", monkeypatch)
+    results = script("real_results")
     image = np.random.default_rng(0).random((3, 2, 21)).astype(np.float32)
     case = Case("x", image, np.diag([0.5, 0.5, 3.0, 1.0]), (image > 0.5).astype(np.uint8))
     thin = results.thinned(case, 8)
@@ -119,7 +123,7 @@ def test_real_scans_are_thinned_evenly_and_stay_in_place(monkeypatch):
 
 
 def test_the_table_of_real_results_averages_structures_and_counts_what_the_guard_kept(tmp_path, capsys, monkeypatch):
-    results = script("real_results", monkeypatch)
+    results = script("real_results")
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         rows = csv.DictWriter(file, results.COLUMNS)
         rows.writeheader()
