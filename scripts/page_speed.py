@@ -1,12 +1,13 @@
 """How long a case page takes to open without a GPU, and how large it is.
 
-    python scripts/page_speed.py
+    python scripts/page_speed.py [--times 5]
 
-A made-up brain of 4 million voxels, as large as pages get, and one of 8 slices as the demo's, each opened five times in
-a headless Chromium with software WebGL2. Prints a Markdown table of medians: the page's size, seconds until there is
+A made-up brain of 4 million voxels, as large as pages get, and one of 8 slices as the demo's. Each is opened a few times
+in a headless Chromium with software WebGL2. Prints a Markdown table of medians: the page's size, seconds until there is
 something to read and until the viewer has drawn, and the processor seconds this took, which other programs change less.
 """
 
+import argparse
 import os
 import shutil
 import statistics
@@ -83,7 +84,8 @@ def opened(page: Path, program: str) -> tuple[float, float, float]:
     return painted, passed, used
 
 
-def main() -> None:
+def main(times: int) -> None:
+    """Open pages of two sizes, and print the table."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         raise SystemExit("No Chromium or Chrome is installed.")
@@ -93,11 +95,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "page.html"
             write_case(page, ball(shape))
-            times = [opened(page, program) for _ in range(5)]
-            painted, passed, used = (statistics.median(part) for part in zip(*times, strict=True))
+            opens = [opened(page, program) for _ in range(times)]
+            painted, passed, used = (statistics.median(part) for part in zip(*opens, strict=True))
             size = page.stat().st_size / 1e6
         print(f"| {' x '.join(map(str, shape))} | {size:.1f} | {painted:.1f} | {passed:.1f} | {used:.1f} |")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5, help="how often each page is opened")
+    main(parser.parse_args().times)
