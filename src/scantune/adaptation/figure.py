@@ -96,7 +96,7 @@ def plot_trace(panel: "Axes", result: Result, floor: float | None = None) -> Non
             panel.plot(steps, [row[key] for row in result.trace], color=colour, linewidth=2, label=name)
     shown = "cnn" if "cnn" in result.trace[0] else "objective"
     best = result.facts.get("best_step")
-    if best is not None and result.decision.action == "adapted":
+    if best is not None and result.decision.keeps_adapted:
         chosen = result.trace[best][shown]
         panel.plot([best], [chosen], "o", color=STRUCTURE_COLOURS[2], markersize=7, label="chosen step", clip_on=False)
     if floor is not None and "cnn" in result.trace[0]:
@@ -184,13 +184,16 @@ def _show(panel: "Axes", name: str, picture: NDArray[Any], aspect: float) -> Non
 
 def _mark_sides(panel: "Axes", result: Result) -> None:
     """Write which side of the patient is left and which is right in the picture."""
+    from matplotlib.patheffects import withStroke
+
     assert result.case is not None and isinstance(result.prepared, PreparedSlices)
     orientation = result.prepared.orientation
     direction = result.case.affine[:3, orientation.axes[2]] * (-1 if orientation.flips[2] else 1)
     world = int(np.abs(direction).argmax())
     start, end = (("L", "R"), ("P", "A"), ("I", "S"))[world][:: 1 if direction[world] > 0 else -1]
     for at, letter, side in ((0.02, start, "left"), (0.98, end, "right")):
-        panel.text(at, 0.98, letter, ha=side, va="top", transform=panel.transAxes, color=_FAINT)
+        mark = panel.text(at, 0.98, letter, ha=side, va="top", transform=panel.transAxes, color=_INK)
+        mark.set_path_effects([withStroke(linewidth=2.5, foreground=_GROUND)])
 
 
 def _legend(figure: "Figure", colours: Mapping[str, str]) -> None:
