@@ -2,9 +2,10 @@
 
     python scripts/page_speed.py [--times 5]
 
-A made-up brain of 4 million voxels, as large as pages get, and one of 8 slices as the demo's. Each is opened a few times
-in a headless Chromium with software WebGL2. Prints a Markdown table of medians: the page's size, seconds until there is
-something to read and until the viewer has drawn, and the processor seconds this took, which other programs change less.
+A made-up brain of 4 million voxels, as large as pages get, and one of 8 slices as the demo's. Each is opened several
+times in a headless Chromium with software WebGL2. Prints a Markdown table of medians: the page's size, seconds until
+there is something to read and until the viewer has drawn, and the processor seconds this took, which other programs
+change less.
 """
 
 import argparse
