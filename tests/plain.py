@@ -94,7 +94,7 @@ class Plain:
         family = self.prior.families["pca"]
         experts = family.experts
         size, stride = experts.settings.size, experts.settings.stride
-        channels = self.features[experts.layer]
+        channels = self.features[experts.chosen[0]]
         patches = F.unfold(channels, size, stride=stride).unflatten(1, (channels.shape[1], -1))
         foreground = experts.task.foreground(output)
         if padding is not None:
@@ -107,7 +107,7 @@ class Plain:
             return None
         components = experts.components.flatten(2)
         loadings = torch.einsum("ncp,cgp->cgn", chosen - experts.mean.flatten(1), components)
-        return family.layers[experts.layer], loadings.flatten(0, 1)
+        return family.layers[experts.chosen[0]], loadings.flatten(0, 1)
 
     def gradient(self, images: Tensor, padding: Tensor | None = None) -> tuple[float, list[Tensor]]:
         """The objective of one batch, and its gradient at the normaliser's parameters."""

@@ -129,7 +129,7 @@ def test_no_gradient_passes_the_selection_of_patches(toy, fitted):
     images = toy.volumes[0].clone().requires_grad_()
     with Recorder(toy.network, experts.layers()) as record:
         recording = record(images)
-        weights = active_patches(recording, recording.features[experts.layer], experts.task, experts.settings, None)
+        weights = active_patches(recording, recording.features[experts.chosen[0]], experts.task, experts.settings, None)
     assert not weights.requires_grad
 
 
@@ -142,7 +142,7 @@ def test_padding_is_never_active(toy, fitted):
 
 def test_features_smaller_than_a_patch_have_no_pca_experts(fitted):
     experts, _ = fitted
-    small = Recording(torch.zeros(1, 3, 7, 40), {experts.layer: torch.zeros(1, 8, 7, 40)})
+    small = Recording(torch.zeros(1, 3, 7, 40), {experts.chosen[0]: torch.zeros(1, 8, 7, 40)})
     assert list(experts.outputs(small, None)) == []
 
 

@@ -11,7 +11,7 @@ from scantune.experts.fused import (
     StatisticsProgram,
 )
 from scantune.experts.pca import PatchScatter, PatchSettings, PCAExperts
-from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers
+from scantune.experts.recorder import LayerChoice, Recorder, Recording, choose_layers, last_layers
 from scantune.networks import task_network
 
 EXPERTS: dict[str, type[Experts]] = {"cnn": CNNExperts, "pca": PCAExperts}
@@ -34,5 +34,6 @@ __all__ = [
     "Recording",
     "StatisticsProgram",
     "choose_layers",
+    "last_layers",
     "task_network",
 ]

@@ -3,7 +3,7 @@
 The loadings are matrix products, which cut out no more of the features than is needed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -56,15 +56,15 @@ class PCAExperts(Experts):
     They equal a strided grouped convolution, and are computed by matrix products.
 
     Args:
-        layer: The last layer, whose features feed the classifier.
+        chosen: The last layer, whose features feed the classifier; of an ensemble that of each network.
         settings: Patch size, stride, components, threshold.
         task: Reads the foreground probability from an output.
-        components: Orthonormal components `(channels, components, *patch)`.
+        components: Orthonormal components of all layers `(channels, components, *patch)`, as many of each layer.
         mean: Mean patch `(channels, *patch)`.
     """
 
     name: ClassVar[str] = "pca"
-    layer: str
+    chosen: tuple[str, ...]
     settings: PatchSettings
     task: Task
     components: Tensor
@@ -75,45 +75,62 @@ class PCAExperts(Experts):
         """Return whether loadings of all patches are computed, not of active ones alone."""
         return self.settings.size == 2 * self.settings.stride
 
+    @classmethod
+    def joined(cls, each: Sequence[Self]) -> Self:
+        """Return the experts of several layers, one after the other."""
+        components, mean = torch.cat([one.components for one in each]), torch.cat([one.mean for one in each])
+        chosen = tuple(layer for one in each for layer in one.chosen)
+        return replace(each[0], chosen=chosen, components=components, mean=mean)
+
     def layers(self) -> list[str]:
-        """Return the last layer alone."""
-        return [self.layer]
+        """Return the last layer alone, or those of an ensemble."""
+        return list(self.chosen)
 
     def outputs(self, recording: Recording, padding: Tensor | None) -> Iterator[Outputs]:
         """Yield loadings `(slices, channels * components, *positions)`, counted where the patch is active.
 
         At strides other than half the patch's side, of active patches alone: `(1, channels * components, patches)`.
         """
-        features = recording.features[self.layer]
-        if not has_patches(features, self.settings):
-            return
-        weights: Tensor | None = active_patches(recording, features, self.task, self.settings, padding)
-        assert weights is not None
-        if self.fixed:
-            loadings = all_loadings(features, self.components.to(features), self.settings.stride)
-        else:
-            chosen = weights[:, 0] > 0
-            loadings = chosen_loadings(features, self.components.to(features), self.settings.stride, chosen)
-            weights = None
-        bias = -(self.components * self.mean.unsqueeze(1)).flatten(2).sum(2).flatten()
-        yield self.layer, loadings + bias.view(1, -1, *[1] * (loadings.ndim - 2)), weights
+        for layer, components, mean in self._by_layer():
+            features = recording.features[layer]
+            if not has_patches(features, self.settings):
+                return
+            weights: Tensor | None = active_patches(recording, features, self.task, self.settings, padding)
+            assert weights is not None
+            if self.fixed:
+                loadings = all_loadings(features, components.to(features), self.settings.stride)
+            else:
+                chosen = weights[:, 0] > 0
+                loadings = chosen_loadings(features, components.to(features), self.settings.stride, chosen)
+                weights = None
+            bias = -(components * mean.unsqueeze(1)).flatten(2).sum(2).flatten()
+            yield layer, loadings + bias.view(1, -1, *[1] * (loadings.ndim - 2)), weights
+
+    def _by_layer(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield each layer with its components and its mean patch."""
+        number = len(self.chosen)
+        yield from zip(self.chosen, self.components.chunk(number), self.mean.chunk(number), strict=True)
 
     def folded(self, maps: Mapping[str, Affine]) -> tuple[Self, Mapping[str, Affine]]:
-        """Undo the layer's affine map in the filters, so that the loadings stay the same."""
-        if self.layer not in maps:
-            return self, {}
+        """Undo the layers' affine maps in the filters, so that the loadings stay the same."""
         shape = (-1, *[1] * (self.mean.ndim - 1))
-        scale, shift = maps[self.layer].scale.view(shape), maps[self.layer].shift.view(shape)
-        undone = replace(self, components=self.components / scale.unsqueeze(1), mean=self.mean * scale + shift)
-        return undone, {}
+        filters, means = [], []
+        for layer, components, mean in self._by_layer():
+            if layer in maps:
+                scale, shift = maps[layer].scale.view(shape), maps[layer].shift.view(shape)
+                components, mean = components / scale.unsqueeze(1), mean * scale + shift
+            filters.append(components)
+            means.append(mean)
+        return replace(self, components=torch.cat(filters), mean=torch.cat(means)), {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return components and mean."""
         return {"components": self.components, "mean": self.mean}
 
     def record(self) -> dict[str, Any]:
-        """Return layer, patch settings and how the output is read."""
-        return {"layer": self.layer, "patches": asdict(self.settings), "task": task_record(self.task)}
+        """Return the layer or layers, patch settings and how the output is read."""
+        layer = self.chosen[0] if len(self.chosen) == 1 else list(self.chosen)
+        return {"layer": layer, "patches": asdict(self.settings), "task": task_record(self.task)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
@@ -122,12 +139,18 @@ class PCAExperts(Experts):
         settings = settings_from_table(PatchSettings, record["patches"], "the recorded patches")
         components, mean = tensors["components"], tensors["mean"]
         patch = (settings.size,) * (mean.ndim - 1)
-        if components.shape != (len(mean), settings.components, *patch) or mean.shape != (len(mean), *patch):
+        chosen = (record["layer"],) if isinstance(record["layer"], str) else tuple(map(str, record["layer"]))
+        if (
+            not chosen
+            or len(mean) % len(chosen)
+            or components.shape != (len(mean), settings.components, *patch)
+            or mean.shape != (len(mean), *patch)
+        ):
             raise InputError(
                 f"The prior is damaged: components {tuple(components.shape)} and mean {tuple(mean.shape)} of patches "
                 f"do not fit {settings}. Fit the prior again, or copy the file again."
             )
-        return cls(str(record["layer"]), settings, task, components.float(), mean.float())
+        return cls(chosen, settings, task, components.float(), mean.float())
 
 
 @dataclass
@@ -188,7 +211,7 @@ class PatchScatter:
         leading = leading * largest.sign()
         components = leading.reshape(*leading.shape[:2], *self._patch).float().contiguous()
         mean = (self._origin + offset).reshape(-1, *self._patch).float()
-        return PCAExperts(self.layer, self.settings, self.task, components, mean)
+        return PCAExperts((self.layer,), self.settings, self.task, components, mean)
 
 
 def has_patches(features: Tensor, settings: PatchSettings) -> bool:

@@ -1,7 +1,7 @@
 """Features of any network's layers, taken by forward hooks."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -118,7 +118,7 @@ def choose_layers(network: nn.Module, images: Tensor, choice: LayerChoice = None
         features = record(images).features
     of_images = [name for name, kept in features.items() if kept.ndim == images.ndim and len(kept) == len(images)]
     if choice is None:
-        expected = [name for name in of_images if name not in _classifiers(task, of_images)]
+        expected = [name for name in of_images if name not in last_layers(task, of_images)]
         layers = [name for name in expected if features[name][0, 0].numel() >= LEAST_POSITIONS]
     else:
         layers = list(features)
@@ -145,11 +145,17 @@ def _not_of_images(layer: str, found: str, slices: int | str = "slices") -> Inpu
     )
 
 
-def _classifiers(task: nn.Module, called: list[str]) -> set[str]:
-    """Return the last of the called layers, of an ensemble that of each network."""
+def last_layers(network: nn.Module, called: Sequence[str]) -> list[str]:
+    """Return the last of the called layers, of an ensemble that of each network.
+
+    Args:
+        network: The network.
+        called: Names of layers of its task network, in the order in which they are called.
+    """
+    task = task_network(network)
     networks = [f"members.{number}." for number in range(len(task.members))] if isinstance(task, Ensemble) else [""]
     own = ([name for name in called if name.startswith(prefix)] for prefix in networks)
-    return {names[-1] for names in own if names}
+    return [names[-1] for names in own if names]
 
 
 def _modules(network: nn.Module, names: set[str]) -> dict[str, nn.Module]:

@@ -200,8 +200,12 @@ class FoECNNPCA(FoECNN):
 
     @torch.no_grad()
     def _active_patches(self, volume: Volume) -> float:
-        batches = measure_batches(self, volume, batch_size(volume.images))
-        return sum(float(value[0, 0]) for part in batches for key, value in part.items() if key.startswith("pca/"))
+        patches: dict[str, float] = {}
+        for part in measure_batches(self, volume, batch_size(volume.images)):
+            for key, value in part.items():
+                if key.startswith("pca/"):
+                    patches[key] = patches.get(key, 0.0) + float(value[0, 0])
+        return min(patches.values(), default=0.0)
 
     def terms(self, statistics: Statistics) -> Terms:
         """Return Eq. 15; with too few active patches the PCA term keeps its last valid value.

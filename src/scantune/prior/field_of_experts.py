@@ -262,7 +262,8 @@ class FieldOfExperts:
             yield name, layer.center.numel()
         if "pca" in self.families:
             patches = self.families["pca"].experts
-            yield from ((layer, len(patches.tensors()["mean"])) for layer in patches.layers())
+            channels = len(patches.tensors()["mean"]) // len(patches.layers())
+            yield from ((layer, channels) for layer in patches.layers())
 
     def summarised(self) -> Self:
         """Return a copy with seven numbers per expert and none of a single subject; Gaussian densities only."""

@@ -15,9 +15,11 @@ from scantune.experts import (
     LayerChoice,
     PatchScatter,
     PatchSettings,
+    PCAExperts,
     Recorder,
     Recording,
     choose_layers,
+    last_layers,
 )
 from scantune.networks import AdaptableNetwork, copied
 from scantune.prior.layer import MINIMUM_ACTIVE, ExpertFamily, LayerExperts, with_enough_patches
@@ -33,7 +35,8 @@ class FitSettings:
     Args:
         layers: Expert layers of the task network, names or a rule; by default every convolution but the last whose
             output has 16 positions or more.
-        last: The layer whose patches feed the PCA experts; by default the last expert layer.
+        last: The layer whose patches feed the PCA experts; by default the last expert layer, of an ensemble that of
+            each network.
         foreground: Output channels that are foreground, or a function of the output; by default all but the
             background. `max` takes the probability of the likeliest class, as the authors' code does, not of any.
         patches: Patch size, stride, components and threshold of the PCA experts.
@@ -115,15 +118,16 @@ def fit_experts(
         )
     task = asked or Segmentation.detect(network, first, settings.foreground, settings.output)
     patches = settings.patches or PatchSettings.for_dimensions(volumes[0].ndim - 2)
-    scatter = PatchScatter(settings.last or chosen[-1], patches, task)
+    last = last_layers(network, chosen) if settings.last is None else [settings.last]
+    scatters = [PatchScatter(layer, patches, task) for layer in last or chosen[-1:]]
 
     # A foreground given as a function has no part in the probabilities, and cannot be stored.
     output = replace(task, rule=None) if isinstance(task, Segmentation) else task
     cnn = CNNExperts(tuple(chosen), output if settings.output_experts else None)
-    layers, notes = _layers_from_moments(_measure_cnn_moments(subjects, cnn, scatter))
+    layers, notes = _layers_from_moments(_measure_cnn_moments(subjects, cnn, scatters))
     families = {cnn.name: ExpertFamily(cnn.narrowed(layers), layers)}
 
-    pca, pca_notes = _fit_pca(subjects, scatter)
+    pca, pca_notes = _fit_pca(subjects, scatters)
     if pca is not None:
         families[pca.experts.name] = pca
     # The moments that standardise are Gaussian densities already; others are estimated from standardised values.
@@ -192,45 +196,51 @@ def _require_volumes(volumes: Sequence[Tensor], masks: Sequence[Tensor | None] |
             raise InputError(f"Training volume {number} holds NaN or infinite values; leave it out or repair it.")
 
 
-def _measure_cnn_moments(subjects: TrainingSubjects, cnn: CNNExperts, scatter: PatchScatter) -> dict[str, Gaussian]:
-    """Return raw moments of every layer's channels `(subjects, channels)`, and add patches to the scatter matrix."""
+def _measure_cnn_moments(
+    subjects: TrainingSubjects, cnn: CNNExperts, scatters: Sequence[PatchScatter]
+) -> dict[str, Gaussian]:
+    """Return raw moments of every layer's channels `(subjects, channels)`, and add patches to the scatter matrices."""
     moments: list[dict[str, Tensor]] = []
-    with Recorder(subjects.network, [*cnn.layers(), scatter.layer]) as record:
+    with Recorder(subjects.network, [*cnn.layers(), *(scatter.layer for scatter in scatters)]) as record:
         for subject in range(len(subjects)):
             total: dict[str, Tensor] = {}
             for recording, padding in subjects.recordings(subject, record):
                 for layer, values, weights in cnn.outputs(recording, padding):
                     total[layer] = total.get(layer, 0) + _double_moments(values, weights)
-                scatter.add(recording, padding)
+                for scatter in scatters:
+                    scatter.add(recording, padding)
             if min(float(statistics[0].min()) for statistics in total.values()) < 1:
                 raise InputError(f"Training volume {subject} is all padding at some layer; leave it out.")
             moments.append(total)
     return {layer: Gaussian.joined([Gaussian.estimate(total[layer]) for total in moments]) for layer in moments[0]}
 
 
-def _fit_pca(subjects: TrainingSubjects, scatter: PatchScatter) -> tuple[ExpertFamily | None, list[str]]:
+def _fit_pca(subjects: TrainingSubjects, scatters: Sequence[PatchScatter]) -> tuple[ExpertFamily | None, list[str]]:
     """Fit PCA experts on the subjects with enough active patches, and note what was left out."""
-    pca = scatter.experts()
-    if pca is None:
-        few = f"{scatter.number} active patches in all training subjects, too few"
-        return None, [f"No PCA experts: {few} for {scatter.settings.components} components."]
-    densities: list[Gaussian] = []
+    each = [experts for scatter in scatters if (experts := scatter.experts()) is not None]
+    if len(each) < len(scatters):
+        fewest = min(scatters, key=lambda scatter: scatter.number)
+        few = f"{fewest.number} active patches in all training subjects, too few"
+        return None, [f"No PCA experts: {few} for {fewest.settings.components} components."]
+    pca = PCAExperts.joined(each)
+    densities: dict[str, list[Gaussian]] = {layer: [] for layer in pca.layers()}
     with Recorder(subjects.network, pca.layers()) as record:
         for subject in range(len(subjects)):
-            total: Tensor | None = None
+            total: dict[str, Tensor] = {}
             for recording, padding in subjects.recordings(subject, record):
-                for _, values, weights in pca.outputs(recording, padding):
-                    part = _double_moments(values, weights)
-                    total = part if total is None else total + part
-            if total is not None and float(total[0, 0]) >= MINIMUM_ACTIVE:
-                densities.append(Gaussian.estimate(total))
-    left_out = len(subjects) - len(densities)
+                for layer, values, weights in pca.outputs(recording, padding):
+                    total[layer] = total.get(layer, 0) + _double_moments(values, weights)
+            if total and min(float(moments[0, 0]) for moments in total.values()) >= MINIMUM_ACTIVE:
+                for layer, moments in total.items():
+                    densities[layer].append(Gaussian.estimate(moments))
+    used = len(densities[pca.layers()[0]])
+    left_out = len(subjects) - used
     notes = (
         [f"PCA experts leave out {left_out} subjects with under {MINIMUM_ACTIVE} active patches."] if left_out else []
     )
-    if not densities:
+    if not used:
         return None, notes
-    layers, dropped = _layers_from_moments({pca.layer: Gaussian.joined(densities)})
+    layers, dropped = _layers_from_moments({layer: Gaussian.joined(found) for layer, found in densities.items()})
     return ExpertFamily(pca, layers), notes + dropped
 
 
