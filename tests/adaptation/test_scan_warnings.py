@@ -20,7 +20,7 @@ from scantune.prior.assessment import HomeReadings, Readings
 from scantune.prior.calibration import Calibration, EnergyLevels
 from scantune.scans.io import read_scan, write_image
 from scantune.simulate import COHORTS
-from scantune.tasks import Segmentation
+from scantune.tasks import Segmentation, structure_counts
 
 SLICES = 8
 
@@ -133,6 +133,17 @@ def prediction(*voxels):
 def home(*people):
     contacts = tuple((1.0,) + (0.0,) * len(people[0]) for _ in people[0])
     return HomeReadings.fit([Readings(person, {}, contacts) for person in people])
+
+
+@pytest.mark.parametrize("size", [(40, 6, 7), (1, 40, 6, 7)])
+@pytest.mark.parametrize("task", [Segmentation(), Segmentation(overlapping=True)])
+def test_voxels_are_counted_part_by_part_as_in_the_whole_label_map(size, task):
+    slices, *spatial = size
+    scores = torch.rand(slices, 3, *spatial, generator=torch.Generator().manual_seed(0))
+    found = Prediction(scores, task, {})
+    assert found.counts() == structure_counts(found.labels, found.structures).tolist()
+    shifted = replace(found, activation=lambda part: part - 0.4)
+    assert shifted.counts() == structure_counts(task.labels(scores - 0.4), found.structures).tolist()
 
 
 ORGANS = home((100.0, 50.0), (110.0, 60.0), (120.0, 55.0))

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from monai.inferers import sliding_window_inference
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 import scantune
 from scantune import AdaptableNetwork, FieldOfExperts, InputError
@@ -14,6 +16,7 @@ from scantune.adaptation.guard.rescue import RESCUE_STEPS
 from scantune.backends import Tiling, VolumePreprocessing
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
+from scantune.networks import Normalizer
 from scantune.prior.readings import HomeScan, PredictionReader
 from scantune.scans.case import Case
 from scantune.scans.volume import Volume
@@ -152,3 +155,33 @@ def test_the_assessment_of_a_calibrated_prior_costs_at_most_a_quarter_of_a_run(n
     handle.remove()
     assert len(result.trace) == RESCUE_STEPS + 1
     assert 0 < spent["reading"] <= spent["all"] / 4
+
+
+def peak_bytes(work):
+    """The largest number of bytes that tensors have at once during some work, and its result."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = work()
+    held = most = 0
+    for event in sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most, result
+
+
+@pytest.mark.parametrize("how", [{"method": "source"}, {"steps": 1, "guard": False}])
+def test_memory_beside_the_scan_and_its_scores_does_not_grow_with_the_scan(how):
+    """Of a network with so few features that a single map of all labels would show."""
+    torch.manual_seed(0)
+    layers = nn.Conv3d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv3d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv3d(2, 2, 1)
+    network = AdaptableNetwork(Normalizer.identity(1, hidden=1, dimensions=3), nn.Sequential(*layers)).eval()
+    window = (16, 16, 16)
+    known = FieldOfExperts.fit(network, [volume(1, window)[0]], patches=PATCHES, window=window)
+    known = known.calibrated(network, [volume(2, window)[0]])
+    beside = []
+    for length in (32, 64):
+        scan = 1 - volume(3, (length,) * 3)[0]
+        most, result = peak_bytes(lambda: scantune.adapt(network, scan, prior=known, **how))  # noqa: B023
+        scores = {id(each): each.probabilities for each in (result.source, result.adapted)}.values()
+        beside.append(most - sum(4 * part.numel() for part in scores))
+    assert beside[1] <= 1.2 * beside[0]

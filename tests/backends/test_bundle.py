@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import scantune
-from scantune.errors import ScanError
+from scantune.errors import InputError, ScanError
 from scantune.scans.case import LabelMap
 from scantune.scans.io import read_channels, read_scan
 from tests.toy_bundle import AFFINE, CONFIG, METADATA, infer_by_hand, toy_volume, write_bundle, write_volume
@@ -115,6 +115,41 @@ def test_regions_that_the_postprocessing_joins_are_a_label_map(tmp_path):
     ours = scantune.adapt(scantune.load(root, trust=True), file, method="source").prediction
     assert np.array_equal(ours, theirs)
     assert np.unique(ours).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shift", [0.25, -0.25])
+def test_what_a_probability_of_a_half_tells_is_read_from_logits(tmp_path, shift):
+    """Logits of either side of 0 and below a half: probabilities that postprocessing finds above and below a half."""
+    root, file = regions(tmp_path / "b"), write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    model = scantune.load(root, trust=True)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.zero_()
+        list(model.network.parameters())[-1].fill_(shift)  # the bias of the last convolution
+    result = scantune.adapt(model, file, method="source")
+    assert bool(result.prediction.all()) == bool(result.prediction.any()) == (shift > 0)
+    assert bool(result.source.labels.all()) == bool(result.source.labels.any()) == (shift > 0)
+    assert any("empty" in warning for warning in result.warnings) == (shift < 0)
+
+
+def test_scores_are_found_in_a_dictionary_by_the_names_that_are_looked_for_elsewhere(tmp_path):
+    root, file = bundle(tmp_path / "b", 20), write_volume(tmp_path / "scan.nii.gz", toy_volume(7)[0])
+    model = scantune.load(root, trust=True)
+    plain = scantune.adapt(model, file, method="source").prediction
+
+    class Named(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.inner, self.name = model.network, name
+
+        def forward(self, images):
+            scores = self.inner(images)
+            return {"features": -scores, self.name: scores}
+
+    found = scantune.adapt(replace(model, network=Named("pred")), file, method="source").prediction
+    assert np.array_equal(found, plain)
+    with pytest.raises(InputError, match=r"a dictionary of features: .*, scores: .* expected a tensor"):
+        scantune.adapt(replace(model, network=Named("scores")), file, method="source")
 
 
 def test_a_network_of_slices_sees_slices(tmp_path, scan):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scantune.scans.case import Case
 from scantune.scans.io import read_files, read_scan
 from scantune.scans.objects import case_from_image, is_image
 from scantune.scans.volume import Volume, is_finite
-from scantune.tasks import OutputChoice, Task
+from scantune.tasks import OutputChoice, Task, main_output
 from scantune.tasks.trial import padded_for, require_answer
 
 BrainMask = str | Path | Case | NDArray[Any]
@@ -126,7 +127,10 @@ class ScanInput:
             return replace(seen, probabilities=self.tiling.predict(network, self.prepared.volume, read))
         if self.backend is None or self.backend.window is None:
             return seen if self.size is None else seen.cropped(self.size)
-        return replace(seen, probabilities=self.backend.predict(network, self.prepared, read))
+        if not self.backend.gives_scores:
+            return replace(seen, probabilities=self.backend.predict(network, self.prepared, read))
+        scores = self.backend.predict(network, self.prepared, partial(main_output, choice=seen.task.output))
+        return replace(seen, probabilities=scores, activation=seen.task.activated)
 
 
 def _counted(channels: int) -> str:

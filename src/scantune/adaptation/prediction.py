@@ -1,6 +1,6 @@
 """Prediction of a whole volume, with its energies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -12,7 +12,10 @@ from scantune.prior.field_of_experts import FieldOfExperts, Statistics
 from scantune.prior.layer import with_enough_patches
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Batch, Volume, batch_size
-from scantune.tasks import Task
+from scantune.tasks import Task, structure_counts
+
+COUNTED_AT_ONCE = 16
+"""Slices, or planes of a volume, whose labels are counted at once, to bound the memory."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +23,18 @@ class Prediction:
     """Prediction of a network for a scan, before labels are put on the scan's own grid.
 
     Args:
-        probabilities: `(slices, classes, *spatial)`.
+        probabilities: `(slices, classes, *spatial)`; scores before their activation if `activation` is given.
         task: Turns them into labels.
         energies: Divergences in nats, by expert family and group.
         maps: Other maps that the task keeps of the output, `(slices, channels, *spatial)` by name.
+        activation: Turns scores into probabilities, where a framework's own export takes those.
     """
 
     probabilities: Tensor
     task: Task
     energies: dict[str, dict[str, float]]
     maps: dict[str, Tensor] = field(default_factory=dict)
+    activation: Callable[[Tensor], Tensor] | None = None
 
     def cropped(self, size: Sequence[int]) -> "Prediction":
         """Return the prediction of the first pixels along each axis."""
@@ -39,7 +44,17 @@ class Prediction:
     @property
     def labels(self) -> Tensor:
         """Return the labels `(slices, *spatial)`, or masks `(slices, structures, *spatial)` of those that overlap."""
-        return self.task.labels(self.probabilities)
+        return self._labels(self.probabilities)
+
+    def counts(self) -> list[int]:
+        """Count the voxels of each structure, a part of the scan after the other, so that no label map is held."""
+        axis = 0 if self.probabilities.ndim == 4 else 2
+        parts = torch.split(self.probabilities, COUNTED_AT_ONCE, axis)
+        each = [structure_counts(self._labels(part), self.structures) for part in parts]
+        return torch.stack(each).sum(0).tolist()
+
+    def _labels(self, part: Tensor) -> Tensor:
+        return self.task.labels(part if self.activation is None else self.activation(part))
 
     @property
     def structures(self) -> int:

@@ -17,10 +17,7 @@ from scantune.adaptation.gradients import (
     volume_gradients,
 )
 from scantune.methods import Method, Terms, Update, measure_batches
-from scantune.scans.volume import Volume
-
-CPU_BATCH = 2
-"""Slices at a time on a CPU, so that features stay in its cache."""
+from scantune.scans.volume import CPU_BATCH, Volume
 
 GPU_BATCH_PIXELS = 64 * 256 * 256
 """Pixels at a time on other devices, so that a GPU is busy."""

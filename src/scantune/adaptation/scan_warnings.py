@@ -16,7 +16,6 @@ from scantune.prior.calibration import Calibration
 from scantune.prior.coverage import Shown
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.scans.case import Case
-from scantune.tasks import structure_counts
 
 LEAST_ZERO = 0.2
 """Share of zeros below which a scan shows more than the brain. Half of the smallest box around a brain is empty."""
@@ -113,7 +112,7 @@ def prediction_warnings(
         names: Names of the structures.
         length: Length in mm that the slices cover; None if it is unknown.
     """
-    counts = structure_counts(prediction.labels.cpu(), prediction.structures).tolist()
+    counts = prediction.counts()
     expected = [True] * len(counts) if home is None else (home.absent < USUALLY_THERE).tolist()
     if not any(counts):
         return ["The segmentation is empty."] if any(expected) else []

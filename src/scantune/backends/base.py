@@ -16,7 +16,7 @@ from scantune.scans.grid import Plane
 from scantune.scans.volume import Volume
 
 ReadOutput = Callable[[Any], Tensor]
-"""Turns the raw output of a network into class probabilities `(slices, classes, *spatial)`."""
+"""Turns the raw output of a network into class probabilities `(slices, classes, *spatial)`, or finds its scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +57,11 @@ class Backend(ABC, Generic[PreparedT]):
         """
         return None
 
+    @property
+    def gives_scores(self) -> bool:
+        """Return whether `predict` gives scores before their activation, which a framework's export takes."""
+        return False
+
     @abstractmethod
     def prepare(self, case: Case) -> PreparedT:
         """Prepare a scan, which has `channels` images, for the network.
@@ -81,7 +86,7 @@ class Backend(ABC, Generic[PreparedT]):
         Args:
             network: The network. Windows go to its device.
             prepared: The scan.
-            read: Turns outputs into probabilities. Scores may also be logits, which have the same labels.
+            read: Turns outputs into probabilities; if the backend `gives_scores`, it finds the scores in them.
         """
         raise NotImplementedError(f"{type(self).__name__} has no window")
 

@@ -78,6 +78,11 @@ class Bundle(Backend[BundleScan]):
         size = getattr(self.inferer, "orig_roi_size", getattr(self.inferer, "roi_size", ()))
         return tuple(map(int, size)) if isinstance(size, tuple | list) else (int(size),)
 
+    @property
+    def gives_scores(self) -> bool:
+        """Return True: the bundle's postprocessing takes raw outputs."""
+        return True
+
     def prepare(self, case: Case) -> BundleScan:
         """Prepare a scan by the bundle's own transforms, from its files.
 
@@ -151,23 +156,19 @@ class Bundle(Backend[BundleScan]):
             self.inferer(volume, recorder)
         return recorder
 
-    def predict(self, network: nn.Module, prepared: BundleScan, read: ReadOutput) -> Tensor:  # noqa: ARG002
+    def predict(self, network: nn.Module, prepared: BundleScan, read: ReadOutput) -> Tensor:
         """Return the raw output for a whole scan, by the bundle's inferer.
 
         Args:
             network: The network.
             prepared: The scan.
-            read: Is not used, since the bundle's postprocessing takes raw outputs.
+            read: Finds the scores in the output.
         """
         plain = plain_copy(network)
         device = next(plain.parameters()).device
         with torch.no_grad(), torch.autocast("cuda", enabled=self.amp and device.type == "cuda"):
             output = self.inferer(prepared.volume.to(device), plain)
-        while isinstance(output, tuple | list):
-            output = output[0]
-        if isinstance(output, Mapping):
-            output = output["out"] if "out" in output else next(iter(output.values()))
-        return torch.as_tensor(output).cpu()
+        return torch.as_tensor(read(output)).cpu()
 
     def restore(self, scores: Tensor, prepared: BundleScan) -> NDArray[np.uint8]:
         """Return the labels `(x, y, z)` that the bundle's postprocessing gives.

@@ -74,6 +74,11 @@ class NnUnet(Backend[NnUnetScan]):
         return tuple(map(int, self.config.patch_size))
 
     @property
+    def gives_scores(self) -> bool:
+        """Return True: nnU-Net's export takes logits."""
+        return True
+
+    @property
     def _sees_slices(self) -> bool:
         return len(self.window) == 2
 
@@ -128,7 +133,7 @@ class NnUnet(Backend[NnUnetScan]):
         Args:
             network: The network. Windows go to its device.
             prepared: The scan.
-            read: Is not used, since nnU-Net's export takes logits.
+            read: Is not used, since nnU-Net's networks give a tensor.
         """
         from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scantune.errors import InputError
-from scantune.scans.volume import Volume
+from scantune.scans.volume import Volume, batch_of
 
 Weighting = Literal["gaussian", "constant"]
 
@@ -125,7 +125,9 @@ class Tiling:
         return Volume(windows, outside, reference=labels, share=share)
 
     @torch.no_grad()
-    def predict(self, network: nn.Module, images: Tensor, read: Callable[[Any], Tensor], batch: int = 1) -> Tensor:
+    def predict(
+        self, network: nn.Module, images: Tensor, read: Callable[[Any], Tensor], batch: int | None = None
+    ) -> Tensor:
         """Return the class probabilities of a whole scan `(slices, classes, *spatial)`, on the scan's device.
 
         Windows are added in place, and weights are divided by plane by plane, so that memory beside the scan and the
@@ -135,7 +137,7 @@ class Tiling:
             network: The network; windows go to its device.
             images: The scan `(slices, channels, *spatial)`.
             read: Turns the output for a window into class probabilities.
-            batch: Windows at a time.
+            batch: Windows at a time. None chooses by the network's device.
         """
         size = images.shape[2:]
         margins = self._margins(size)
@@ -146,8 +148,9 @@ class Tiling:
         total: Tensor | None = None
         for number, volume in enumerate(padded):
             places = list(self.places(padded.shape[2:]))
-            for first in range(0, len(places), batch):
-                part = places[first : first + batch]
+            together = batch_of(self.window, device) if batch is None else batch
+            for first in range(0, len(places), together):
+                part = places[first : first + together]
                 windows = torch.stack([volume[(slice(None), *place)] for place in part])
                 found = read(network(windows.to(device))).float().to(images.device)
                 if total is None:

@@ -51,6 +51,10 @@ class Task(ABC):
     def probabilities(self, output: Any) -> Tensor:
         """Return class probabilities `(slices, classes, *spatial)` from the network's raw output."""
 
+    def activated(self, values: Tensor) -> Tensor:
+        """Return class probabilities from the tensor that counts in an output; by default it holds them."""
+        return values
+
     @abstractmethod
     def labels(self, probabilities: Tensor) -> Tensor:
         """Return labels `(slices, *spatial)`, 0 for background, from class probabilities.

@@ -125,9 +125,9 @@ class Segmentation(Task):
 
     def probabilities(self, output: Any) -> Tensor:
         """Return class probabilities `(slices, classes, *spatial)`."""
-        return self._activated(self.scores(output))
+        return self.activated(self.scores(output))
 
-    def _activated(self, values: Tensor) -> Tensor:
+    def activated(self, values: Tensor) -> Tensor:
         """Return the probabilities of class scores."""
         if self.activation == "softmax":
             return values.softmax(1)
@@ -160,7 +160,7 @@ class Segmentation(Task):
         if self.overlapping:
             return probabilities > 0.5
         if self.exclusive:
-            return probabilities.argmax(1)
+            return probabilities.max(1).indices  # the same as `argmax`, which is ten times slower on a CPU
         best, channel = probabilities.max(1)
         return torch.where(best > 0.5, channel + 1, 0)
 
