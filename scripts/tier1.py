@@ -13,39 +13,20 @@ has it; `collect` makes a bench folder of every experiment in it (STORE/prostate
 """
 
 import argparse
-import csv
-import functools
-import itertools
-import multiprocessing
-import os
-import shutil
 import sys
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
-from scantune.benchmark.engines import EngineSettings, JobOutcome, LocalEngine
+from bench_runs import LOG, collect_rows, do, say, say_times, strong
+
+from scantune.benchmark.engines import EngineSettings
 from scantune.benchmark.expand import JobGraph, Selection, expand
 from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.jobs import Adaptation, FineTuning, Job, PriorFitting, Training
-from scantune.benchmark.run import (
-    BenchObserver,
-    BenchSummary,
-    JobScheduler,
-    RowCollector,
-    bench,
-    experiment_text,
-    unfinished,
-)
+from scantune.benchmark.jobs import Adaptation, FineTuning, Job, Training
+from scantune.benchmark.run import BenchSummary, experiment_text, unfinished
 from scantune.benchmark.store import Store
 from scantune.config.assignments import untyped_table_from_assignments
 from scantune.scans.files import write_text
-from scantune.training.held_out import SimulatedScan
-from scantune.training.sources import SPLITS, SimulatedSource
 
 NAMES = ("prostate", "cardiac", "spine", "brain", "wmh", "registration")
 SEGMENTATION = ("entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
@@ -62,12 +43,6 @@ COMMON = {
     "experiment": {"seeds": [0], "keep": 0, "watch": [], "tier": 1},
 }
 DENOISER = {**HELPERS, "shrink": 2, "corruptions": 20, "compile": False}
-LOG = "jobs.csv"
-SHARES = {"prostate": 3, "cardiac": 4, "spine": 1, "brain": 4, "wmh": 2, "registration": 2}
-"""Of the processes that simulate, by how long the people take that networks are trained on."""
-
-Unit = tuple[SimulatedSource, str, str, int]
-"""A person to simulate: where from, centre, split, number."""
 
 
 def experiment(name: str, words: Sequence[str] = ()) -> Experiment:
@@ -109,180 +84,6 @@ def ordered(graphs: Iterable[JobGraph], people: int) -> list[Job]:
     return sorted(jobs, key=urgency)
 
 
-def strong(jobs: Iterable[Job]) -> list[str]:
-    """Keys of the networks that have a prior: almost all jobs wait for one of them."""
-    return list(dict.fromkeys(job.network.key for job in jobs if isinstance(job, PriorFitting)))
-
-
-class Ahead:
-    """Simulates people into the cache of a store, by processes of their own, in the order they are needed in.
-
-    Every cohort has processes of its own, which make its anatomy once. Once what networks are made from is there, they
-    go on out of the way of others.
-    """
-
-    def __init__(self, jobs: Sequence[Job], processes: int) -> None:
-        self.needs = {job.key: needs(job) for job in jobs}
-        urgent = {unit for job in jobs if not isinstance(job, Adaptation | FineTuning) for unit in self.needs[job.key]}
-        self.plans: dict[str, list[tuple[Unit, bool]]] = defaultdict(list)
-        for unit in dict.fromkeys(unit for job in jobs for unit in self.needs[job.key]):
-            self.plans[unit[0].cohort].append((unit, unit not in urgent))
-        for plan in self.plans.values():
-            plan.sort(key=lambda entry: entry[1])
-        self.processes, self.done, self.began = processes, set[Unit](), time.monotonic()
-
-    def start(self) -> None:
-        """Start the processes; they end with this one."""
-        context = multiprocessing.get_context("spawn")
-        whole = sum(SHARES[cohort] for cohort in self.plans)
-        for cohort, plan in self.plans.items():
-            pool = context.Pool(min(max(self.processes * SHARES[cohort] // whole, 1), len(plan)))
-            threading.Thread(target=self._follow, args=(cohort, plan, pool), daemon=True).start()
-
-    def ready(self, job: Job) -> bool:
-        """Whether everybody whom a job needs was simulated."""
-        return self.done.issuperset(self.needs[job.key])
-
-    def _follow(self, cohort: str, plan: list[tuple[Unit, bool]], pool: Any) -> None:
-        urgent = sum(not later for _, later in plan)
-        try:
-            for count, unit in enumerate(pool.imap_unordered(simulate, plan), 1):
-                self.done.add(unit)
-                if count in (urgent, len(plan)):
-                    say(f"{cohort}: {count} people simulated after {time.monotonic() - self.began:.0f} s")
-        finally:  # jobs can do without: they simulate whom they do not find
-            self.done.update(unit for unit, _ in plan)
-            pool.terminate()
-
-
-def needs(job: Job) -> tuple[Unit, ...]:
-    """The people that a job is about."""
-    if isinstance(job, Adaptation):
-        scan = job.scan
-        return ((_any(scan.source), scan.site, "test", scan.number),) if isinstance(scan, SimulatedScan) else ()
-    plan = job.plan if isinstance(job, Training) else job.network.plan  # type: ignore[attr-defined]
-    source = plan.source
-    if not isinstance(source, SimulatedSource):
-        return ()
-    centre = source.centre or source.known.source
-    there = source.known.centres[centre].splits
-    counts = {split: getattr(source, split) if getattr(source, split) is not None else there[split] for split in SPLITS}
-    return tuple((_any(source), centre, split, number) for split, count in counts.items() for number in range(count))
-
-
-def _any(source: SimulatedSource) -> SimulatedSource:
-    """The same people, wherever networks are trained: one source, whose anatomy is made once."""
-    return SimulatedSource(source.cohort, slices=source.slices, seed=source.seed, cache=source.cache)
-
-
-def simulate(plan: tuple[Unit, bool]) -> Unit:
-    """Simulate a person, or find that it has been done; behind all others where it is not urgent."""
-    import torch
-
-    unit, later = plan
-    if later and not os.nice(0):
-        os.nice(10)
-    torch.set_num_threads(1)
-    source, centre, split, number = unit
-    for _ in _same(source).people(centre, split, torch.device("cpu"), number, number + 1):
-        pass
-    return unit
-
-
-@functools.lru_cache(maxsize=len(NAMES))
-def _same(source: SimulatedSource) -> SimulatedSource:
-    return source
-
-
-class Pool(LocalEngine):
-    """Processes that get ready while scans are simulated.
-
-    Until the networks that most jobs wait for are there, only as many work as there are of these: a run that is stopped
-    early has some networks rather than halves of twice as many.
-    """
-
-    def __init__(self, store: Store, settings: EngineSettings, ahead: Ahead, urgent: Sequence[str]) -> None:
-        super().__init__(store, settings)
-        self.ahead, self.urgent, self.started = ahead, urgent, False
-
-    @property
-    def slots(self) -> int:
-        """All processes, or as many as there are urgent jobs."""
-        waiting = self.started and not all(self.store.has(key) for key in self.urgent)
-        return min(super().slots, len(self.urgent)) if waiting else super().slots
-
-    def start(self) -> None:
-        """Start both."""
-        super().start()
-        self.started = True
-        self.ahead.start()
-
-
-class Journal(BenchObserver):
-    """Writes down when jobs began and ended, and says now and then how far it is.
-
-    Args:
-        path: The file.
-        names: The experiment of each job, by key.
-    """
-
-    def __init__(self, path: Path, names: Mapping[str, str]) -> None:
-        self.file, self.names = path.open("a", newline=""), names
-        self.began: dict[str, float] = {}
-        self.left: Counter[str] = Counter()
-        self.done: Counter[str] = Counter()
-        self.said = self.since = time.monotonic()
-
-    def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """Count."""
-        self.left.update(job.kind for job in jobs)
-        say(f"{done} jobs were done before; to do: {dict(self.left)}")
-
-    def start(self, job: Job) -> None:
-        """Note the time."""
-        self.began[job.key] = time.monotonic()
-
-    def end(self, job: Job, ended: JobOutcome) -> None:
-        """Write a line."""
-        began, now = self.began.pop(job.key), time.monotonic()
-        what = job.row if isinstance(job, Adaptation) else job.title
-        line = [job.key, job.kind, self.names[job.key], what, f"{began - self.since:.1f}", f"{now - began:.2f}"]
-        csv.writer(self.file).writerow([*line, ended.reason])
-        self.file.flush()
-        self.done[job.kind] += 1
-        if ended.reason:
-            say(f"FAILED {self.names[job.key]}, {job.title}: {ended.reason}")
-
-    def tick(self, store: Store) -> None:
-        """Every 15 seconds."""
-        if time.monotonic() - self.said < 15:
-            return
-        self.said = time.monotonic()
-        at = [f"{told['done']}/{told['steps']}" for told in store.progress().values() if told.get("steps", 0) > 200]
-        say(f"done {dict(self.done)} of {dict(self.left)}; training at {' '.join(sorted(at))}")
-
-
-def _all(graph: JobGraph) -> Iterable[Job]:
-    return (job for end in graph.rows for job in end.before())
-
-
-class Paced(JobScheduler):
-    """Begins jobs when their scans were simulated."""
-
-    ahead: Ahead
-
-    def can_begin(self, job: Job) -> bool:
-        """Also asks for the scans."""
-        return super().can_begin(job) and self.ahead.ready(job)
-
-
-class Quiet(RowCollector):
-    """Is written by `collect` alone: with thousands of rows, once for every job is often."""
-
-    def write(self) -> None:
-        """Nothing."""
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Do what is missing."""
     store = Store(arguments.store)
@@ -296,15 +97,9 @@ def run(arguments: argparse.Namespace) -> None:
         for name, one in experiments.items():
             write_text(arguments.store / f"{name}.toml", experiment_text(one))
         left = unfinished(jobs, store)
-        ahead = Ahead(left, arguments.simulators)
         summary = BenchSummary(jobs=len(jobs), already=len(jobs) - len(left))
-        settings, urgent = EngineSettings(arguments.workers, 1, arguments.device), strong(jobs)
-        make = functools.partial(Pool, settings=settings, ahead=ahead, urgent=urgent)
-        journal = Journal(arguments.store / LOG, {job.key: name for name, own in graphs.items() for job in _all(own)})
-        every = JobGraph(tuple(itertools.chain.from_iterable(graph.rows for graph in graphs.values())))
-        work = Paced(store, Quiet(store, every), journal, summary)
-        work.ahead = ahead
-        work.do(left, make)
+        settings = EngineSettings(arguments.workers, 1, arguments.device)
+        do(left, store, graphs, settings, arguments.simulators, urgent=strong(jobs), summary=summary)
     say(f"{summary.jobs} jobs: {summary.done} done now, {summary.already} before, {len(summary.failed)} failed")
     sys.exit(3 if summary.failed else 0)
 
@@ -312,29 +107,12 @@ def run(arguments: argparse.Namespace) -> None:
 def collect(arguments: argparse.Namespace) -> None:
     """A bench folder for every experiment, of the jobs that are done."""
     for name in arguments.only:
-        folder, made = arguments.store / name, Experiment.read(arguments.store / f"{name}.toml")
-        folder.mkdir(exist_ok=True)
-        if not (folder / "jobs").is_symlink():
-            shutil.rmtree(folder / "jobs", ignore_errors=True)
-            (folder / "jobs").symlink_to(Path("..") / "jobs")
-        summary = bench(made, folder, None)
-        say(f"{name}: {len(summary.rows)} rows of {len({row.job for row in summary.rows})} runs")
+        collect_rows(arguments.store, name)
 
 
 def times(arguments: argparse.Namespace) -> None:
     """How long jobs took, by kind and row."""
-    took: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    with (arguments.store / LOG).open(newline="") as file:
-        for _, kind, name, what, _, seconds, reason in csv.reader(file):
-            if not reason:
-                took[kind, name, what].append(float(seconds))
-    for (kind, name, what), each in sorted(took.items()):
-        say(f"{kind:10} {name:12} {what:45} {len(each):4} x {fmean(each):7.2f} s, most {max(each):.2f}")
-
-
-def say(text: str) -> None:
-    """Print at once."""
-    print(text, flush=True)
+    say_times(arguments.store / LOG)
 
 
 if __name__ == "__main__":

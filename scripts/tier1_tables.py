@@ -13,15 +13,15 @@ import math
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
-from tier1 import LOG, NAMES
+from bench_runs import LOG, complete, rounded, write_times
+from tier1 import NAMES
 from verbs import Verbs
 
 from scantune.benchmark.experiment import Experiment
-from scantune.evaluation.rows import ScoreRow, read_rows, write_rows
+from scantune.evaluation.rows import read_rows, write_rows
 from scantune.report.render import markdown
 from scantune.report.scores import SiteColumn, join_scores, read_scores
 from scantune.report.statistics import RunKey
@@ -43,42 +43,11 @@ def rows(arguments: argparse.Namespace) -> None:
         if not made.exists():
             continue
         found = read_rows(arguments.store / name)
-        kept = [_rounded(row) for row in complete(found, Experiment.read(made), training_sites()[name])]
+        kept = [rounded(row) for row in complete(found, Experiment.read(made), training_sites()[name])]
         write_rows(arguments.out / f"tier1-{name}.csv", kept)
         shutil.copy(made, arguments.out / f"tier1-{name}.toml")
         print(f"{name}: {len(kept)} of {len(found)} rows")
-    with (arguments.store / LOG).open(newline="") as file, (arguments.out / NETWORKS).open("w", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["experiment", "kind", "job", "seconds"])
-        for _, kind, name, what, _, seconds, reason in csv.reader(file):
-            if kind != "adapt" and not reason:
-                writer.writerow([name, kind, what, seconds])
-
-
-def complete(found: Sequence[ScoreRow], wanted: Experiment, home: str) -> list[ScoreRow]:
-    """The rows of people of whom an experiment's every row is there, for each of their sessions.
-
-    Args:
-        found: All rows.
-        wanted: The experiment.
-        home: The centre that networks were trained at, where some rows are not wanted.
-    """
-    there: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
-    sessions: dict[str, set[str]] = defaultdict(set)
-    for row in found:
-        there[row.site, row.subject].add((row.method, row.session))
-        sessions[row.site].add(row.session)
-    whole = {
-        (site, person)
-        for (site, person), own in there.items()
-        if all(
-            (name, session) in own
-            for name, row in wanted.rows.items()
-            for session in sessions[site]
-            if row.at_home or site != home
-        )
-    }
-    return [row for row in found if (row.site, row.subject) in whole]
+    write_times(arguments.store / LOG, arguments.out / NETWORKS)
 
 
 def page(arguments: argparse.Namespace) -> None:
@@ -265,12 +234,6 @@ def _networks(path: Path, cohorts: Sequence[str]) -> Iterator[str]:
             took[what][line["experiment"]].append(float(line["seconds"]))
     for what, own in took.items():
         yield _line([what, *(f"{fmean(own[name]):.0f}" if name in own else "-" for name in cohorts)])
-
-
-def _rounded(row: ScoreRow) -> ScoreRow:
-    """With as many digits as tell scans apart."""
-    numbers = {name: float(f"{value:.6g}") for name, value in vars(row).items() if isinstance(value, float)}
-    return replace(row, **numbers)  # type: ignore[arg-type]
 
 
 def _head(*names: str) -> str:

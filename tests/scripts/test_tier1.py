@@ -13,14 +13,27 @@ from scantune.benchmark.store import Store
 from scantune.evaluation.rows import ScoreRow, write_rows
 from scantune.report.study import training_sites
 from scantune.training.sources import SimulatedSource
-from tests.scripts.test_scripts import script
+from tests.scripts.test_scripts import SCRIPTS, script
 
 NOTHING = float("nan")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def neighbours():
+    """Scripts take parts of their neighbours, here for fixtures of the whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        yield
 
 
 @pytest.fixture(scope="module")
 def tier1():
     return script("tier1")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return script("bench_runs")
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +70,10 @@ def test_networks_come_first_and_people_of_all_experiments_in_turn(tier1, graphs
     assert all(place[needed.key] < place[job.key] for job in jobs for needed in job.inputs)
 
 
-def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
+def test_until_urgent_networks_are_there_only_as_many_jobs_run(runs, tmp_path):
     store = Store(tmp_path)
     store.open()
-    pool = tier1.Pool(store, EngineSettings(workers=5), ahead=None, urgent=["one", "two"])
+    pool = runs.Pool(store, EngineSettings(workers=5), ahead=None, urgent=["one", "two"])
     assert pool.slots == 5  # processes to start
     pool.started = True
     assert pool.slots == 2
@@ -70,9 +83,9 @@ def test_until_urgent_networks_are_there_only_as_many_jobs_run(tier1, tmp_path):
     assert pool.slots == 5
 
 
-def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from_first(tier1, graphs):
+def test_scans_are_simulated_once_for_all_jobs_those_that_networks_are_made_from_first(tier1, runs, graphs):
     jobs = tier1.ordered([graphs["spine"]], people=1)
-    ahead = tier1.Ahead(jobs, processes=2)
+    ahead = runs.Ahead(jobs, processes=2)
     plan = ahead.plans["spine"]
     urgent = [unit for unit, later in plan if not later]
     home = [("PM", "train", number) for number in range(5)] + [("PM", "validation", number) for number in range(2)]
@@ -95,9 +108,9 @@ def row(method, person, dice, decision="adapted", site="USZ"):
 
 
 @pytest.fixture
-def made_up(tier1, tmp_path, monkeypatch):
+def made_up(tier1, tmp_path):
     """The tables' script, and rows of three people: one gains, one loses much, and one is not finished."""
-    tables = script("tier1_tables", monkeypatch)
+    tables = script("tier1_tables")
     wanted = tier1.experiment("spine")
     rows = [row(name, person, 0.7) for person in ("one", "two") for name in wanted.rows]
     changed = {("foe-cnn-pca", "one"): 0.8, ("foe-cnn-pca, guarded", "one"): 0.75, ("foe-cnn-pca", "two"): 0.6}
