@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -357,6 +358,30 @@ def test_grain_is_as_strong_as_the_contrast_makes_it_and_only_where_there_is_tex
     assert np.mean(deviations) == pytest.approx(0.1 * (1.0 - 0.2) / 2.0, rel=0.15)
 
 
+def test_a_ghost_is_the_picture_shifted_to_either_side():
+    subject = ball(shape=(3, 64, 24), around="")
+    subject.fractions[:] = 0
+    subject.fractions[3, :, 32, 12] = 1
+    image = scan(subject, plain(ghosts=0.2))
+    for plane in image:
+        bright = plane[:, 12]
+        assert bright[32] == pytest.approx(1, abs=0.02)
+        assert bright.square().sum() == pytest.approx(1 + 2 * 0.1**2, abs=0.03)
+        mirrored = bright[1:].flip(0)
+        assert mirrored.numpy() == pytest.approx(bright[1:].numpy(), abs=0.02)
+        near = bright[32 - 6 : 32].sum() + bright[33 : 32 + 7].sum()
+        assert near < 0.1  # ghosts lie a tenth of the field of view away, or more
+        assert plane[:, [0, 23]].abs().max() < 1e-3
+    assert not torch.allclose(image[0], image[1])
+
+
+def test_ghosts_leave_noise_and_a_scan_without_them_alone():
+    subject = ball()
+    assert torch.equal(scan(subject, plain(snr=20.0, ghosts=0.0)), scan(subject, plain(snr=20.0)))
+    empty = dataclasses.replace(subject, fractions=torch.zeros_like(subject.fractions), around="")
+    assert torch.equal(scan(empty, plain(snr=20.0, ghosts=0.5)), scan(empty, plain(snr=20.0)))
+
+
 # Protocols and sessions
 
 
@@ -384,6 +409,18 @@ def test_jitter_changes_nothing_else_and_no_jitter_nothing_at_all():
     moved = SOURCE.session(tissues_of(SOURCE), rng()).protocol
     back = dataclasses.replace(moved, **{name: getattr(SOURCE, name) for name in ("bias", "snr", "gamma", "scale")})
     assert back == SOURCE
+
+
+def test_fat_suppression_takes_fat_and_marrow_alone():
+    sequence = Given({"fat": 1.0, "marrow": 0.8, "muscle": 0.6})
+    drawn = plain(sequence, jitter=0.0, fat=0.25).session(("fat", "marrow", "muscle"), rng())
+    assert drawn.signals == pytest.approx({"fat": 0.25, "marrow": 0.2, "muscle": 0.6})
+
+
+def test_a_protocol_tells_later_settings_only_where_they_are_used():
+    assert not {"border", "ghosts", "fat"} & set(re.findall(r"(\w+)=", repr(plain())))
+    told = repr(plain(border=1.5, ghosts=0.1, fat=0.2))
+    assert told == repr(plain()).removesuffix(")") + ", border=1.5, ghosts=0.1, fat=0.2)"
 
 
 def test_signals_never_get_negative():
@@ -436,6 +473,9 @@ def test_a_view_tells_whether_a_coil_presses_on_the_organs():
         (lambda: plain(scale=float("inf")), "scale of protocol plain must be above 0, but is inf"),
         (lambda: plain(fov=(160.0, float("nan"))), r"fov of protocol plain .*, but is \(160.0, nan\)"),
         (lambda: plain(jitter=-0.1), "jitter of protocol plain must be 0 or more"),
+        (lambda: plain(border=-1.0), "border of protocol plain must be 0 or more"),
+        (lambda: plain(ghosts=-1.0), "ghosts of protocol plain must be 0 or more"),
+        (lambda: plain(fat=float("inf")), "fat of protocol plain must be 0 or more"),
         (lambda: plain(slice_edges=1.5), "slice_edges of protocol plain must be 1 or less, but is 1.5"),
         (lambda: plain(slices=0), "Protocol plain must have at least 1 slice, but has 0"),
         (lambda: plain(fov=(160.0, 5.0)), r"fov of protocol plain .* at least 8 voxels each, but is \(160.0, 5.0\)"),

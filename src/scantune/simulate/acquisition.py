@@ -20,6 +20,9 @@ from scantune.simulate.subject import FieldOfView, Subject
 
 _TEXTURE_LENGTHS = (1.5, 10.0)  # mm; grain, and slow differences such as between tracts
 _JITTERED = {"bias": 5, "snr": 3, "gamma": 1, "scale": 3}  # how many times the jitter these settings vary by
+_FATTY = ("fat", "marrow")  # tissues that fat suppression reaches
+_LATER = ("border", "ghosts", "fat")  # settings that version 0.1 did not have
+_GHOSTS_APART = (0.1, 0.4)  # shares of the field of view by which ghosts are shifted
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Protocol:
         scale: Stored value of the brightest tissue.
         jitter: Deviation, from subject to subject, of each signal, relative to the range of the signals; the
             other settings vary by a few times as much.
+        border: Width in mm over which tissues blend into each other, of anatomies that are drawn from shapes; never
+            less than a voxel's edge.
+        ghosts: Strength of the ghosts that periodic movement leaves from back to front, relative to the picture.
+        fat: Factor of the signal of fat and marrow; below 1 they are suppressed.
     """
 
     name: str
@@ -68,12 +75,15 @@ class Protocol:
     gamma: float = 1.0
     scale: float = 1000.0
     jitter: float = 0.05
+    border: float = 0.0
+    ghosts: float = 0.0
+    fat: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("field", "snr", "in_plane", "resolution", "thickness", "gamma", "scale", "bias_length"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"The {name} of protocol {self.name} must be above 0, but is {getattr(self, name)}.")
-        for name in ("gap", "slice_edges", "texture", "bias", "jitter"):
+        for name in ("gap", "slice_edges", "texture", "bias", "jitter", "border", "ghosts", "fat"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise InputError(f"The {name} of protocol {self.name} must be 0 or more, but is {getattr(self, name)}.")
         if self.slice_edges > 1:
@@ -90,6 +100,15 @@ class Protocol:
                 f"The readout of protocol {self.name} must be one of {', '.join(READOUTS)}, but is {self.readout!r}."
             )
 
+    def __repr__(self) -> str:
+        """Return the settings, without later ones at their defaults: scans and finished jobs are found by this text."""
+        told = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name not in _LATER or getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(told)})"
+
     def view(self, slices: int | None = None) -> FieldOfView:
         """Return the field of view that says where its voxels lie.
 
@@ -105,6 +124,7 @@ class Protocol:
             spacing=None if self.gap is None or slices is not None else self.thickness + self.gap,
             edges=self.slice_edges,
             endorectal=isinstance(self.coil, Endorectal),
+            border=self.border,
         )
 
     def session(self, tissues: tuple[str, ...], rng: np.random.Generator) -> Session:
@@ -114,6 +134,7 @@ class Protocol:
             InputError: The sequence gives none of the tissues a signal, or does not know one.
         """
         means = self.sequence.signals(tissues, self.field)
+        means = {tissue: mean * (self.fat if tissue in _FATTY else 1.0) for tissue, mean in means.items()}
         if not max(means.values()) > 0:
             raise InputError(f"Protocol {self.name} must give one of the tissues a signal above 0, but gives none.")
         spread = self.jitter * (max(means.values()) - min(means.values()))
@@ -161,9 +182,24 @@ def acquire(subject: Subject, session: Session, rng: np.random.Generator) -> Ten
     edge = protocol.resolution / protocol.in_plane
     signal = readout.resolve(signal, inside, around, edge) * _gain(subject, protocol, rng)
     noise = readout.noise(signal.shape, edge, rng, signal)
+    signal = _with_ghosts(signal, protocol.ghosts, rng) if protocol.ghosts else signal
     image = rician(signal, noise * (brightest / protocol.snr))
     image = protocol.scale * (image / brightest) ** protocol.gamma
     return image * inside.round() if subject.around else image
+
+
+def _with_ghosts(signal: Tensor, strength: float, rng: np.random.Generator) -> Tensor:
+    """Return a signal `(slices, height, width)` with the ghosts of a periodic movement.
+
+    A movement that comes back while the lines of k-space are read makes them stronger and weaker in turn. This adds two
+    copies of the picture, shifted to either side (M. L. Wood and R. M. Henkelman, Med. Phys. 12 (1985) 143-151).
+    """
+    height = signal.shape[-2]
+    shift, start = (rng.uniform(*ends, (len(signal), 1)) for ends in (_GHOSTS_APART, (0.0, 2 * math.pi)))
+    swing = 1 + strength * np.cos(2 * math.pi * shift * height * np.fft.fftfreq(height) + start)
+    lines = torch.from_numpy(swing.astype(np.float32)).to(signal.device)
+    ghosted: Tensor = torch.fft.ifft(torch.fft.fft(signal, dim=-2) * lines[:, :, None], dim=-2)
+    return ghosted.abs()
 
 
 def rician(signal: Tensor, noise: Tensor) -> Tensor:

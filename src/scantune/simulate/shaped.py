@@ -80,7 +80,8 @@ class Shaped(Anatomy):
             some = slice(first, first + slices_at_once)
             for plane in range(0, len(planes), planes_at_once):
                 part = planes[plane : plane + planes_at_once]
-                _add_planes(fractions[:, some], body, sheets, heights[some], part, view.in_plane)
+                softness = max(view.in_plane, view.border)
+                _add_planes(fractions[:, some], body, sheets, heights[some], part, softness)
         return Subject(fractions, self.regions, spacing, origin, body.landmarks)
 
     def to(self, device: str | torch.device) -> Self:

@@ -45,6 +45,7 @@ class FieldOfView:
         spacing: Distance of slice centres in mm; None spreads the slices evenly over the anatomy.
         edges: Share of the thickness over which the slice profile falls off at either side; 0 is a box.
         endorectal: Whether a coil in the rectum presses on the organs.
+        border: Width in mm over which tissues blend into each other; never less than a voxel's edge.
     """
 
     slices: int = 16
@@ -55,6 +56,7 @@ class FieldOfView:
     spacing: float | None = None
     edges: float = 0.0
     endorectal: bool = False
+    border: float = 0.0
 
     def __post_init__(self) -> None:
         if self.slices < 1:
