@@ -242,6 +242,16 @@ def test_a_body_is_as_large_as_drawn_and_its_partial_volumes_add_up_to_that():
     assert 5 * fractions.sum((1, 2, 3)).numpy() == pytest.approx(4 / 3 * np.pi * radius**3, rel=0.1)
 
 
+def test_wider_borders_blend_tissues_but_hardly_change_how_much_there_is():
+    wide = dataclasses.replace(PROTOCOL, border=2.5).view()
+    sharp, soft = (
+        Marbles().subject(np.random.default_rng(3), view, "small").fractions for view in (PROTOCOL.view(), wide)
+    )
+    mixed = [int(((shares > 0) & (shares < 1)).sum()) for shares in (sharp, soft)]
+    assert 2 * mixed[0] < mixed[1] < 3 * mixed[0]
+    assert soft.sum((1, 2, 3)).tolist() == pytest.approx(sharp.sum((1, 2, 3)).tolist(), rel=0.05)
+
+
 def test_people_before_the_first_that_is_wanted_are_not_simulated(monkeypatch):
     simulated = []
     draw = Marbles.draw

@@ -49,6 +49,7 @@ __all__ = [
 
 COHORTS: dict[str, Cohort] = {
     "prostate": Cohort("prostate", Prostate, Prostate.labels),
+    "prostate-v2": Cohort("prostate-v2", Prostate, Prostate.labels),
     "cardiac": Cohort("cardiac", Heart, Heart.labels),
     "spine": Cohort("spine", Spine, Spine.labels),
     "spine-v2": Cohort("spine-v2", Spine, Spine.labels),
