@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -220,9 +220,9 @@ def do(
     simulators: int,
     *,
     urgent: Sequence[str] = (),
-    scheduler: type[Paced] = Paced,
-    pool: type[Pool] = Pool,
-    journal: type[Journal] = Journal,
+    scheduler: Callable[..., Paced] = Paced,
+    pool: Callable[..., Pool] = Pool,
+    journal: Callable[..., Journal] = Journal,
     summary: BenchSummary,
 ) -> None:
     """Run jobs that are not done.
@@ -292,13 +292,13 @@ def rounded(row: ScoreRow) -> ScoreRow:
     return replace(row, **numbers)  # type: ignore[arg-type]
 
 
-def write_times(log: Path, out: Path) -> None:
-    """Write the seconds of the jobs about networks."""
+def write_times(log: Path, out: Path, experiment: str = "") -> None:
+    """Write the seconds of the jobs about networks, of all experiments or of one."""
     with log.open(newline="") as file, out.open("w", newline="") as written:
         writer = csv.writer(written, lineterminator="\n")
         writer.writerow(["experiment", "kind", "job", "seconds"])
         for _, kind, name, what, _, seconds, reason in csv.reader(file):
-            if kind != "adapt" and not reason:
+            if kind != "adapt" and not reason and experiment in ("", name):
                 writer.writerow([name, kind, what, seconds])
 
 
