@@ -29,6 +29,12 @@ def model(toy):
     )
 
 
+def unread(prior):
+    """A prior without home readings, as files of version 0.1 have it, so that the older guard decides."""
+    known = prior.calibration
+    return replace(prior, trained=None, calibration=None if known is None else replace(known, home=None))
+
+
 def as_case(seed, name="scan", gamma=1.0):
     """A toy scan as a file would give it: `(x, y, z)` with slices last, and labels on the same grid."""
     images, labels = toy_scan(seed)
@@ -45,6 +51,14 @@ def test_a_gamma_shifted_scan_gains_dice(gamma, toy):
     assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.1
     assert result.energy_after < 0.5 * result.energy_before
     assert result.decision.action == "adapted"
+    assert result.facts["estimate"] == "agreement"
+    assert result.facts["expected_range"] is None
+
+
+def test_a_new_scan_of_home_is_left_alone_without_held_out_scans(toy):
+    result = scantune.adapt(toy.network, toy_scan(100)[0], prior=toy.prior)
+    assert result.decision.action == "left alone"
+    assert result.trace == []
 
 
 def monai_network(**settings):
@@ -137,7 +151,7 @@ def test_a_prediction_is_resampled_once_however_often_it_is_asked_for(model, mon
     to_native = PreparedSlices.to_native
     monkeypatch.setattr(PreparedSlices, "to_native", lambda *args: resampled.append(args) or to_native(*args))
     monkeypatch.setattr(ScanGuard, "decide", lambda *_, **__: Decision(action, "so it is."))
-    result = scantune.adapt(model, as_case(104), steps=1)
+    result = scantune.adapt(replace(model, prior=unread(model.prior)), as_case(104), steps=1)
     result.save(tmp_path)
     assert result.prediction is result.prediction
     assert len(resampled) == times
@@ -167,7 +181,7 @@ def test_a_tensor_has_no_grid_to_save_on(toy, tmp_path):
 def test_a_rollback_returns_the_source(toy, monkeypatch):
     monkeypatch.setattr(StabilityGuard, "decision", lambda _: Decision("unsolved", "because."))
     scan = toy_scan(106)[0] ** 2
-    result = scantune.adapt(toy.network, scan, prior=toy.prior, steps=3, device="cpu")
+    result = scantune.adapt(toy.network, scan, prior=unread(toy.prior), steps=3, device="cpu")
     assert result.decision.reason == "because."
     assert torch.equal(result.prediction, result.source_prediction)
     assert torch.equal(result.network(scan), toy.network(scan))
@@ -182,8 +196,7 @@ def calibrated(toy):
 
     A typical scan has 0.002 nats, a gamma of 1.5 makes it 0.27.
     """
-    prior = toy.prior.calibrated(toy.network, [(toy_scan(seed)[0], None) for seed in range(200, 208)])
-    return replace(prior, calibration=replace(prior.calibration, home=None))
+    return unread(toy.prior.calibrated(toy.network, [(toy_scan(seed)[0], None) for seed in range(200, 208)]))
 
 
 @pytest.mark.parametrize("method", ["entropy", "foe-cnn", "foe-cnn-pca"])
@@ -277,7 +290,7 @@ def test_a_look_at_a_step_does_not_predict_again_what_the_step_has_predicted(toy
             call = AdaptableNetwork.forward
             patch.setattr(AdaptableNetwork, "forward", lambda self, x: shown.append(len(x)) or call(self, x))
             scan = toy_scan(100)[0] ** 1.5
-            return scantune.adapt(toy.network, scan, prior=toy.prior, steps=4, device="cpu"), sum(shown)
+            return scantune.adapt(toy.network, scan, prior=unread(toy.prior), steps=4, device="cpu"), sum(shown)
 
     result, few = run()
     monkeypatch.setattr(OutputCache, "output", lambda _latest: None)
@@ -327,7 +340,7 @@ def test_energies_are_told_only_of_experts_with_enough_samples(toy):
 
 def test_zero_steps_are_the_source(toy):
     result = scantune.adapt(toy.network, toy_scan(109)[0] ** 2, prior=toy.prior, steps=0)
-    assert result.decision.action == "left alone"
+    assert result.decision.action == "unsolved"
     assert torch.equal(result.prediction, result.source_prediction)
 
 

@@ -112,9 +112,18 @@ def test_a_label_map_is_no_reference_for_them(network, prior):
     assert prior.calibrated(network, held_out).calibration.home.dice is None
 
 
+def test_masks_of_training_subjects_are_read_where_nobody_was_held_out(network):
+    volumes = [toy_scan(seed)[0] for seed in range(6)]
+    fitted = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES, task=REGIONS)
+    result = scantune.adapt(network, toy_scan(91)[0], prior=fitted, device="cpu")
+    assert result.decision.action == "left alone"
+    assert result.facts["estimate"] == "agreement"
+
+
 def test_an_adaptation_without_home_readings_is_judged_by_masks(network):
     volumes = [toy_scan(seed)[0] for seed in range(3)]
-    bare = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES, task=REGIONS)
+    bare = FieldOfExperts.fit(network, volumes, patches=TOY_PATCHES, task=REGIONS, read=0)
+    assert bare.home is None
     result = scantune.adapt(network, toy_scan(92)[0] ** 2, prior=bare, steps=3, device="cpu")
     assert 0 < result.facts["guard"]["stability_before"] <= 1
     assert result.prediction.dtype == torch.bool

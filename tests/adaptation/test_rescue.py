@@ -83,9 +83,15 @@ def test_no_dice_is_expected_of_a_scan_that_had_failed_and_is_not_fine(home):
 
 
 def test_a_steady_prediction_of_an_unusual_size_is_not_given_up_for_a_usual_one(home):
-    large = readings_of(disc(17, 8.5), disc(17, 8.5, shift=1))
-    assert assess(large, home).verdict != "fine"
+    large = readings_of(disc(15, 7.5), disc(15, 7.5, shift=1))
+    assert assess(large, home).verdict == "doubtful"
     assert settle(large, [GOOD], home, GOOD)[1] is None
+
+
+def test_a_failed_prediction_that_is_steady_is_given_up(home):
+    remnant = readings_of(disc(4, 2), disc(4, 2))
+    assert assess(remnant, home).verdict == "failed"
+    assert settle(remnant, [GOOD], home, GOOD)[0].action == "adapted"
 
 
 def test_a_scan_that_nothing_helps_is_unsolved(home):
@@ -138,13 +144,14 @@ def test_a_failed_scan_is_rescued_and_its_estimate_is_near_the_truth(toy, calibr
     assert result.facts["expected_before"] == pytest.approx(before, abs=0.25)
 
 
-def test_sizes_do_not_count_for_a_tensor_whose_voxels_have_an_unknown_size(toy, calibrated):
-    """The home readings of a model are in mL of its files."""
-    large = replace(calibrated.calibration.home, size=calibrated.calibration.home.size + torch.tensor([[9.0], [0.0]]))
+@pytest.mark.parametrize(("in_voxels", "verdict"), [(True, "failed"), (False, "fine")])
+def test_sizes_in_ml_do_not_count_for_a_tensor_whose_voxels_have_an_unknown_size(toy, calibrated, in_voxels, verdict):
+    home = calibrated.calibration.home
+    assert home.in_voxels
+    large = replace(home, size=home.size + torch.tensor([[9.0], [0.0]]), in_voxels=in_voxels)
     prior = replace(calibrated, calibration=replace(calibrated.calibration, home=large))
-    images = toy_scan(200)[0]
-    assert scantune.adapt(toy.network, images, prior, steps=1).facts["verdict_before"] == "failed"
-    assert scantune.adapt(replace(toy.model, prior=prior), images, steps=1).facts["verdict_before"] == "fine"
+    result = scantune.adapt(toy.network, toy_scan(200)[0], prior, steps=1)
+    assert result.facts["verdict_before"] == verdict
 
 
 def test_the_home_readings_survive_the_prior_file(toy, calibrated, tmp_path):

@@ -264,7 +264,7 @@ def test_commands_of_the_methods_page_are_understood(block, monkeypatch):
 
 
 def test_python_of_the_methods_page_runs_and_a_method_is_short(toy, capsys):
-    shifted = toy_scan(9)[0] ** 1.5
+    shifted = toy_scan(9)[0] ** 2
     model = scantune.Model(toy.network, {"rim": 1, "core": 2}, Preprocessing(), {"kind": "unet"}, prior=toy.prior)
     found = [block.values[0] for block in blocks("python", GUIDE)]
     assert len(found) == 2

@@ -157,3 +157,10 @@ def test_damaged_home_readings_are_refused(home: HomeReadings, name: str) -> Non
         HomeReadings.from_tensors(stored | {name: stored[name] * math.nan})
     with pytest.raises(InputError, match="The calibration is damaged"):
         HomeReadings.from_tensors(stored | {name: stored[name].flatten()[:1]})
+
+
+def test_readings_tell_that_their_sizes_are_numbers_of_voxels(home: HomeReadings) -> None:
+    for told in (True, False):
+        again = HomeReadings.from_tensors(replace(home, in_voxels=told).tensors())
+        assert again is not None
+        assert again.in_voxels == told

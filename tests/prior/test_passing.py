@@ -83,6 +83,16 @@ def test_cross_sections_survive_the_model_file(home):
     assert HomeReadings.from_tensors(older).section is None
 
 
+def test_no_size_counts_where_only_one_side_knows_the_volume_of_voxels(home):
+    counted = replace(home, in_voxels=True)
+    assert home.for_voxels(known=True) is home
+    assert counted.for_voxels(known=False) is counted
+    large = cord(3, 1.8 * RADII[0])
+    for readings in (home.for_voxels(known=False), counted.for_voxels(known=True)):
+        assert assess(large, readings).verdict == "fine"
+    assert assess(large, home).verdict != "fine"
+
+
 def test_no_size_counts_where_voxels_have_an_unknown_size(home):
     assert assess(cord(3, 1.2 * RADII[0]), home.without_sizes()).verdict == "fine"
 

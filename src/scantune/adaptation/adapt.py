@@ -185,12 +185,11 @@ def _judge(
     if not settings.guarded:
         return Unguarded()
     judges_steps = settings.preset == "fast"
-    home = None if prior is None or prior.calibration is None else prior.calibration.home
+    home = None if prior is None else prior.home
     if home is None or not judges_steps or before.task.judged_by != "stability":
         return guard_scan(source, given.volume, before, prior, settings.stop, judges_steps)
     labels = network.labels if isinstance(network, Model) else {}
-    if isinstance(network, Model) and given.prepared is None:
-        home = home.without_sizes()
+    home = home.for_voxels(given.prepared is not None)
     reader = PredictionReader.of(given.volume, before.task, before.structures, given.voxel_ml, source.channels)
     return Rescue.of(source, reader, before, home, sorted(labels, key=lambda name: labels[name]))
 

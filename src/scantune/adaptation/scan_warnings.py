@@ -53,8 +53,8 @@ def scan_warnings(
         found += _coverage(known, given) + _energy(known, before, verdict)
     names = sorted(network.labels, key=lambda name: network.labels[name]) if isinstance(network, Model) else []
     home = None if known is None else known.home
-    if home is not None and isinstance(network, Model) and given.prepared is None:
-        home = home.without_sizes()
+    if home is not None:
+        home = home.for_voxels(given.prepared is not None)
     return found + prediction_warnings(after, home, given.voxel_ml, names, given.volume.length)
 
 

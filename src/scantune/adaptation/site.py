@@ -40,6 +40,8 @@ class Site:
         result = adapt(self.network, scan, **chosen, warm=self.remembered)
         if result.decision.action == "unsolved" and self.remembered:
             result, start = adapt(self.network, scan, **chosen), None
+        if result.decision.action == "left alone":
+            start = None
         if result.state:
             self.remembered = result.state
             self.origin = "a volume" if result.case is None else result.case.name

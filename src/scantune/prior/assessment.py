@@ -193,6 +193,7 @@ class HomeReadings:
         section: Middle and deviation of the logarithm of the volume in mL per mm of length, of structures that pass
             through the scans of most people `(2, structures)`; the deviation of others is `UNKNOWN`. None if lengths
             are unknown.
+        in_voxels: Whether sizes are numbers of voxels in thousands, since the volume of a voxel was unknown.
     """
 
     people: int
@@ -204,6 +205,7 @@ class HomeReadings:
     dice: Tensor | None = None
     local: LocalCoefficients | None = None
     section: Tensor | None = None
+    in_voxels: bool = False
 
     @classmethod
     def fit(cls, readings: Sequence[Readings], dice: Sequence[Sequence[float]] | None = None) -> Self:
@@ -226,6 +228,14 @@ class HomeReadings:
     def expected(self) -> Tensor:
         """Return the Dice by structure of a prediction as good as at home; an agreement of 1 without labels."""
         return torch.ones_like(self.absent) if self.dice is None else self.dice
+
+    def for_voxels(self, known: bool) -> Self:
+        """Return the readings for a scan; if sizes cannot be compared with those at home, no size counts.
+
+        Args:
+            known: Whether the volume of the scan's voxels is known.
+        """
+        return self if known != self.in_voxels else self.without_sizes()
 
     def without_sizes(self) -> Self:
         """Return the readings for a scan whose voxels have an unknown size, so that no size counts."""
@@ -261,6 +271,7 @@ class HomeReadings:
         stored |= {f"unsteady/{name}": values.float() for name, values in self.unsteady.items()}
         stored |= {} if self.dice is None else {"dice": self.dice.float()}
         stored |= {} if self.section is None else {"section": self.section.float()}
+        stored |= {"in_voxels": torch.ones(1)} if self.in_voxels else {}
         local = {} if self.local is None else self.local.tensors()
         return stored | {f"local/{name}": values for name, values in local.items()}
 
@@ -277,7 +288,7 @@ class HomeReadings:
             {n.removeprefix("local/"): v for n, v in wide.items() if n.startswith("local/")}
         )
         people = int(tensors["people"][0])
-        kinds = (wide.get("dice"), local, wide.get("section"))
+        kinds = (wide.get("dice"), local, wide.get("section"), "in_voxels" in tensors)
         return cls(people, wide["size"], unsteady, contacts, apart, absent, *kinds)
 
 

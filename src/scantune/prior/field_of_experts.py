@@ -13,17 +13,23 @@ from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import AdaptableNetwork, Affine, eager_network, in_evaluation
+from scantune.prior.assessment import HomeReadings
 from scantune.prior.calibration import Calibration, predicted_proportions
 from scantune.prior.coverage import Coverage, Shown
 from scantune.prior.fit import FitSettings, fit_experts, seen_by
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
-from scantune.prior.readings import HomeScan, read_home
+from scantune.prior.readings import HomeScan, count_structures, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume, is_finite
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task, task_from_record, task_record
 
 Statistics = dict[str, Tensor]
 """Additive statistics by group, `family/layer` -> `(statistics, experts)`."""
+
+READ_SUBJECTS = 20
+"""Most training subjects whose predictions are read in a fit."""
+
+_TRAINED = "trained/"
 
 
 def _extent(window: tuple[int, ...] | None) -> str:
@@ -41,6 +47,8 @@ class FieldOfExperts:
         calibration: What is typical of source subjects, if `calibrated` was called.
         window: Spatial size of the windows that the network sees at once. None if it sees whole slices or volumes.
         task: How the network's output is read; None in files of older versions.
+        trained: Readings of predictions for training subjects, by which scans are assessed as long as nothing is known
+            of held-out ones. None if no prediction was read.
     """
 
     families: dict[str, ExpertFamily]
@@ -49,6 +57,7 @@ class FieldOfExperts:
     calibration: Calibration | None = None
     window: tuple[int, ...] | None = None
     task: Task | None = None
+    trained: HomeReadings | None = None
 
     @classmethod
     def fit(
@@ -68,8 +77,9 @@ class FieldOfExperts:
         task: Task | None = None,
         window: Sequence[int] | None = None,
         output: OutputChoice = None,
+        read: int = READ_SUBJECTS,
     ) -> Self:
-        """Fit the densities of the training subjects.
+        """Fit the densities of the training subjects, and read the predictions for them.
 
         Args:
             network: Any network; it is not changed.
@@ -86,13 +96,41 @@ class FieldOfExperts:
             task: See `FitSettings`.
             window: See `FitSettings`.
             output: See `FitSettings`.
+            read: Most subjects whose predictions are read, by which predictions for other scans are assessed. 0 leaves
+                this to `calibrated`.
         """
         extent = None if window is None else tuple(window)
         settings = FitSettings(
             layers, last, foreground, patches, batch, density, alpha, output_experts, task, extent, output
         )
-        fitted = fit_experts(network, list(volumes), masks, settings)
-        return cls(fitted.families, fitted.subjects, fitted.notes, window=extent, task=fitted.task)
+        subjects = list(volumes)
+        fitted = fit_experts(network, subjects, masks, settings)
+        prior = cls(fitted.families, fitted.subjects, fitted.notes, window=extent, task=fitted.task)
+        pairs = zip(subjects, masks or [None] * len(subjects), strict=True)
+        return prior.with_trained(network, [HomeScan(Volume(*pair)) for pair in pairs][:read])
+
+    def with_trained(self, network: nn.Module, subjects: Sequence[HomeScan]) -> Self:
+        """Return a copy that knows the readings of predictions for training subjects.
+
+        Args:
+            network: The network the prior was fitted on.
+            subjects: Scans of training subjects; without any, nothing changes.
+        """
+        task = self.task
+        if not subjects or task is None or task.judged_by != "stability":
+            return self
+        network = AdaptableNetwork.bare(eager_network(network))
+        with in_evaluation(network):
+            scans = [replace(subject, volume=self._seen(network, subject.volume, task)) for subject in subjects]
+            read = read_home(network, scans, task, count_structures(network, scans[0].volume, task))
+        # The network has seen these people, so that none of them counts as held out.
+        return replace(self, trained=replace(read, people=0))
+
+    @property
+    def home(self) -> HomeReadings | None:
+        """Return the readings of held-out source scans, or else of training scans; None if neither are known."""
+        known = None if self.calibration is None else self.calibration.home
+        return self.trained if known is None else known
 
     def calibrated(
         self,
@@ -319,6 +357,8 @@ class FieldOfExperts:
         if self.calibration is not None:
             for key, value in self.calibration.tensors().items():
                 yield f"calibration/{key}", value
+        if self.trained is not None:
+            yield from ((f"{_TRAINED}{key}", value) for key, value in self.trained.tensors().items())
         for name, family in self.families.items():
             for key, value in family.tensors():
                 yield f"{name}/{key}", value
@@ -345,7 +385,8 @@ class FieldOfExperts:
         calibration = Calibration.from_tensors(stored) if stored else None
         window = tuple(map(int, record["window"])) if record.get("window") else None
         task = task_from_record(record["task"]) if record.get("task") else None
-        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration, window, task)
+        trained = HomeReadings.from_tensors(without_prefix(tensors, _TRAINED))
+        return cls(families, int(record["subjects"]), tuple(record["notes"]), calibration, window, task, trained)
 
     def save(self, path: str | Path) -> None:
         """Write the prior alone to a `.safetensors` file."""

@@ -1,7 +1,7 @@
 """Readings of a network's prediction for a scan, by which the prediction is assessed."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from scantune.tasks import Task, are_masks
 
 READ_SLICES = 24
 """Most slices of a scan that readings are taken from, at equal distances."""
+
+UNIT_ML = 1e-3
+"""Volume of a voxel whose volume is unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class PredictionReader:
 
     @classmethod
     def of(
-        cls, volume: Volume, task: Task, structures: int, voxel_ml: float = 1e-3, channels: int | None = None
+        cls, volume: Volume, task: Task, structures: int, voxel_ml: float = UNIT_ML, channels: int | None = None
     ) -> "PredictionReader":
         """Return a reader of at most `READ_SLICES` slices of a scan.
 
@@ -107,24 +110,32 @@ class HomeScan:
 
     Args:
         volume: The scan, with its reference if that is known.
-        voxel_ml: Volume of a voxel in mL.
+        voxel_ml: Volume of a voxel in mL; None if it is unknown.
     """
 
     volume: Volume
-    voxel_ml: float = 1e-3
+    voxel_ml: float | None = None
+
+
+@torch.no_grad()
+def count_structures(network: nn.Module, volume: Volume, task: Task) -> int:
+    """Count the structures that a network predicts, besides the background."""
+    return task.scores(network(volume.images[:1])).shape[1] - int(task.exclusive)
 
 
 @torch.no_grad()
 def read_home(network: nn.Module, scans: Iterable[HomeScan], task: Task, structures: int) -> HomeReadings:
     """Return the readings of held-out source scans, with the Dice of their predictions if all have references."""
     readings, scores = [], []
+    scans = list(scans)
     with in_evaluation(network):
         for scan in scans:
-            reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml)
+            reader = PredictionReader.of(scan.volume, task, structures, scan.voxel_ml or UNIT_ML)
             labels = reader.labels(network)
             readings.append(reader.read(network, own=labels))
             reference = scan.volume.reference
             # A label map does not show structures that overlap.
             if reference is not None and are_masks(reference) == task.overlapping:
                 scores.append(overlaps(labels, reference.cpu()[list(reader.slices)], structures))
-    return HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)
+    home = HomeReadings.fit(readings, scores if len(scores) == len(readings) else None)
+    return replace(home, in_voxels=any(scan.voxel_ml is None for scan in scans))

@@ -13,7 +13,7 @@ from scantune.config.settings import PriorSettings
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.prior.coverage import Shown
-from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.field_of_experts import READ_SUBJECTS, FieldOfExperts
 from scantune.prior.fit import density_template
 from scantune.prior.readings import READ_SLICES, HomeScan
 from scantune.runtime.devices import find_device
@@ -82,11 +82,14 @@ def fit_prior(
     where = find_device(device)
     network = deepcopy(model.network).to(where)
     shown: list[Shown] = []
-    training = [model.backend.windows(_noted(case, model, shown)).to(where) for case in cases]
-    new = [
-        HomeScan(model.backend.windows(_noted(case, model, shown)).to(where), model.backend.voxel_ml(case))
-        for case in held_out
-    ]
+    old, new = (
+        [
+            HomeScan(model.backend.windows(_noted(case, model, shown)).to(where), model.backend.voxel_ml(case))
+            for case in split
+        ]
+        for split in (cases, held_out)
+    )
+    training = [scan.volume for scan in old]
     with _counted(network, _slices(training, new, chosen), on_progress):
         prior = FieldOfExperts.fit(
             network,
@@ -97,8 +100,11 @@ def fit_prior(
             alpha=chosen.alpha,
             output_experts=chosen.output_experts,
             task=model.task,
+            read=0,
         )
-        if new:
+        if not new:
+            prior = prior.with_trained(network, old[:READ_SUBJECTS])
+        else:
             seen = [(volume.images, volume.padding) for volume in training]
             prior = prior.calibrated(network, new, seen, model.task).with_shown(shown)
     # The cases are windows already.

@@ -42,8 +42,8 @@ class Margins:
         gain: Smallest rise of the expected Dice.
         share: Smallest rise as a share of the distance to a prediction as good as at home.
         plateau: Stages whose estimates are this close to the best count as equal; the earliest of them is taken.
-        steady: Mean excess of unsteadiness, in odds, below which a prediction is as steady as at home. It is given up
-            only for a steadier one.
+        steady: Mean excess of unsteadiness, in odds, below which a prediction is as steady as at home. Unless it has
+            failed, it is given up only for a steadier one.
     """
 
     gain: float = 0.05
@@ -214,8 +214,11 @@ class Rescue:
         return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
 
     def _gives_up_steadiness(self, stage: Stage) -> bool:
-        """Return True if a prediction as steady as at home would be given up for its sizes alone."""
-        if self.source.vanished:
+        """Return True if a doubtful prediction as steady as at home would be given up for its sizes alone.
+
+        A failed one may be steady because there is hardly anything left of it.
+        """
+        if self.before.verdict == "failed" or self.source.vanished:
             return False
         before, after = (
             float(Excesses.of(readings, self.home, SELECTING).unsteady.mean())
