@@ -12,6 +12,9 @@ autoencoders, 5 000 for the supervised benchmark, and the paper's schedule of ev
 has further rows of the prostate: kernel densities, other weights of the PCA experts, objective (a), and log-likelihood.
 With --version v2, scans are of the cohorts `prostate-v2`, ...
 
+`rescue-prostate`, ... are for the report on what `scantune adapt` does by default (`rescue_results.py`): networks of
+10 000 iterations with and without augmentation, each un-adapted, adapted without the guard, and by the default.
+
 Networks come first, then one person of every centre after the other. With --seconds, no job begins that would not end
 in time; trainings that are stopped go on from their checkpoints. People of whom a row is missing do not count.
 """
@@ -53,6 +56,19 @@ ROWS = {
     "foe-cnn-pca, likelihood": {"method": "foe-cnn-pca", "options": {"divergence": "likelihood"}},
 }
 """The variants: their rows beside those that they are compared with."""
+RESCUE = "rescue-"
+RESCUE_ROWS = {
+    f"{name}, {what}": {
+        "method": "foe-cnn-pca",
+        "network": network,
+        "preset": "fast",
+        "guard": guard,
+        "at_home": True,
+    }
+    for name, network in (("plain", "none"), ("strong", "strong"))
+    for what, guard in (("unguarded", False), ("default", True))
+}
+"""The rows of the report on the default, beside both baselines."""
 LATER = (VARIANTS, "kde", "lambda", "ae-variants")
 """Experiments that come after the others."""
 STOPPING = 15.0
@@ -63,11 +79,14 @@ TAUGHT_AFTER = 2
 
 def experiment(name: str, version: str, words: Sequence[str] = ()) -> Experiment:
     """A bundled experiment, or the variants, on a version of the cohorts."""
-    made = Experiment.read("prostate" if name == VARIANTS else name)
+    made = Experiment.read("prostate" if name == VARIANTS else name.removeprefix(RESCUE))
     cohort = str(made.recipe.data["cohort"]) + ("" if version == "v1" else f"-{version}")
     chosen = {"data": {"cohort": cohort}, "train": {"checkpoint_every": 1000}, "experiment": {"keep": 0}}
     if name == VARIANTS:
         chosen["experiment"] |= {"methods": ["strong baseline", "foe-cnn-pca", *ROWS], "rows": ROWS}
+    if name.startswith(RESCUE):
+        chosen["experiment"] |= {"methods": ["baseline", "strong baseline", *RESCUE_ROWS], "rows": RESCUE_ROWS}
+        chosen["train"] |= {"iterations": 10_000}
     typed = untyped_table_from_assignments(words, "--set")
     if isinstance(typed.get("helpers"), dict):
         known = made.recipe.helpers

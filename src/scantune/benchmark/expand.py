@@ -147,6 +147,7 @@ class _Expansion:
     ) -> Adaptation:
         table, adapt = self.experiment.table, self.experiment.adapt
         supervised = row.method == SUPERVISED
+        bare = supervised or (row.network == "none" and row.method == "source")
         network = self._network(row.network, seed, fold)
         labels = self._labels(source)
         if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
@@ -156,7 +157,7 @@ class _Expansion:
             seed=seed,
             scan=scan,
             network=self._supervised(network, source, scan.site, seed, fold) if supervised else network,
-            prior=None if supervised or row.network == "none" else self._prior(network, row, seed),
+            prior=None if bare else self._prior(network, row, seed),
             helper=self._helper(network, row.method, seed) if row.method in TRAINERS else None,
             how=adapt.settings(row, seed),
             labels=labels,
