@@ -14,6 +14,7 @@ With --version v2, scans are of the cohorts `prostate-v2`, ...
 
 `rescue-prostate`, ... are for the report on what `scantune adapt` does by default (`rescue_results.py`): networks of
 10 000 iterations with and without augmentation, each un-adapted, adapted without the guard, and by the default.
+`schedule-prostate`, ... adapt the same networks by the paper's 1000 epochs, to compare `fast` with it.
 
 Networks come first, then one person of every centre after the other. With --seconds, no job begins that would not end
 in time; trainings that are stopped go on from their checkpoints. People of whom a row is missing do not count.
@@ -69,8 +70,11 @@ RESCUE_ROWS = {
     for what, guard in (("unguarded", False), ("default", True))
 }
 """The rows of the report on the default, beside both baselines."""
-LATER = (VARIANTS, "kde", "lambda", "ae-variants")
-"""Experiments that come after the others."""
+SCHEDULE = "schedule-"
+SCHEDULE_ROWS = {"strong, paper": {"method": "foe-cnn-pca", "preset": "paper", "guard": False}}
+"""The row that `strong, unguarded` is compared with."""
+LATER = (VARIANTS, "kde", "lambda", "ae-variants", SCHEDULE)
+"""How the names of experiments begin that come after the others."""
 STOPPING = 15.0
 """Seconds that processes have to stop before --seconds are over."""
 TAUGHT_AFTER = 2
@@ -79,13 +83,15 @@ TAUGHT_AFTER = 2
 
 def experiment(name: str, version: str, words: Sequence[str] = ()) -> Experiment:
     """A bundled experiment, or the variants, on a version of the cohorts."""
-    made = Experiment.read("prostate" if name == VARIANTS else name.removeprefix(RESCUE))
+    anatomy = name.removeprefix(RESCUE).removeprefix(SCHEDULE)
+    made = Experiment.read("prostate" if name == VARIANTS else anatomy)
     cohort = str(made.recipe.data["cohort"]) + ("" if version == "v1" else f"-{version}")
     chosen = {"data": {"cohort": cohort}, "train": {"checkpoint_every": 1000}, "experiment": {"keep": 0}}
     if name == VARIANTS:
         chosen["experiment"] |= {"methods": ["strong baseline", "foe-cnn-pca", *ROWS], "rows": ROWS}
-    if name.startswith(RESCUE):
-        chosen["experiment"] |= {"methods": ["baseline", "strong baseline", *RESCUE_ROWS], "rows": RESCUE_ROWS}
+    if name != anatomy:
+        rows = RESCUE_ROWS if name.startswith(RESCUE) else SCHEDULE_ROWS
+        chosen["experiment"] |= {"methods": ["baseline", "strong baseline", *rows], "rows": rows}
         chosen["train"] |= {"iterations": 10_000}
     typed = untyped_table_from_assignments(words, "--set")
     if isinstance(typed.get("helpers"), dict):
@@ -97,13 +103,13 @@ def experiment(name: str, version: str, words: Sequence[str] = ()) -> Experiment
 def ordered(graphs: Mapping[str, JobGraph], arguments: argparse.Namespace) -> list[Job]:
     """The jobs of all experiments: by training run, networks before people, the main rows before the variants."""
     found: dict[str, tuple[Job, bool]] = {}
-    for name, graph in sorted(graphs.items(), key=lambda entry: entry[0] in LATER):
+    for name, graph in sorted(graphs.items(), key=lambda entry: entry[0].startswith(LATER)):
         there = {job.row for job in graph.rows}
         methods = [method for method in arguments.methods if method in there]
         if arguments.methods and not methods:
             continue
         for job in graph.chosen(Selection(methods=methods, seeds=arguments.seeds, count=arguments.people)):
-            found.setdefault(job.key, (job, name in LATER))
+            found.setdefault(job.key, (job, name.startswith(LATER)))
     urgent = strong(job for job, _ in found.values())
 
     def urgency(entry: tuple[Job, bool]) -> tuple[bool, int, float]:

@@ -16,7 +16,7 @@ from bench_runs import say
 
 PART = 15 * 2**20
 """Bytes of a file."""
-PARTS = 7
+PARTS = 4
 """Files at most."""
 NAME = "state.zip"
 TEXTS, INDEX = "texts.tar.xz", "tensors.json"
