@@ -5,8 +5,9 @@
     python scripts/cohort_versions.py table rows.csv > results/cohort-versions.md
 
 Each version trains a network at its training centre, at half resolution and for a few minutes. It is scored at every
-centre, on people that no result counts (split `validation`, numbers from 21), and with --real on scans of the grey
-matter challenge, cut around the cord: on the people that were looked at (`cord_measures.py`) unless --all-real is given.
+centre, on people that no result counts (split `validation`, numbers from 21). With --real it is scored on scans of the
+grey matter challenge too, cut around the cord: of the people that were looked at (`cord_measures.py`), or with
+--all-real of all.
 The table puts the loss beside that of the paper's baseline on real scans.
 """
 
@@ -59,7 +60,8 @@ def anatomy_of(cohort: str) -> str:
 def trained(cohort: str, augment: str, arguments: argparse.Namespace) -> Model:
     """A small network of the cohort's training centre."""
     name = anatomy_of(cohort)
-    recipe = read_recipe(RECIPES.get(name, name))
+    called = RECIPES.get(name, name)
+    recipe = read_recipe(called)
     every = max(arguments.iterations // 4, 1)
     train = replace(
         recipe.train,
@@ -69,7 +71,7 @@ def trained(cohort: str, augment: str, arguments: argparse.Namespace) -> Model:
         precision="float32",
         seed=arguments.seed,
     )
-    small = {**recipe.preprocessing, **SMALL[name]}
+    small = {**recipe.preprocessing, **SMALL[called]}
     network = {**recipe.network, "width": arguments.width}
     data = {"cohort": cohort, "slices": arguments.slices, "validation": 2, "cache": arguments.cache}
     if arguments.people:
@@ -149,7 +151,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("run")
-    known = [name for name in COHORTS if anatomy_of(name) in SMALL or "brain" in name]
+    known = [name for name in COHORTS if RECIPES.get(anatomy_of(name), anatomy_of(name)) in SMALL]
     one.add_argument("cohorts", nargs="+", choices=known)
     one.add_argument("--real", default="", help="the data set gm-challenge, for cords")
     one.add_argument("--all-real", action="store_true", help="score the people that were not looked at too")
