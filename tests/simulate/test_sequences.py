@@ -22,8 +22,9 @@ from scantune.simulate.sequences import (
 from scantune.simulate.tissues import TISSUES, Relaxation, Tissue
 
 FIELDS = (1.5, 3.0)
-SOME = ("white", "CSF", "fat", "blood", "muscle")
-NAMES = """CSF, cortex, deep grey, white, brain stem, lesion, cord grey, cord white, fat, muscle, bone, marrow, disc,
+SOME = ("white", "CSF", "spinal CSF", "fat", "blood", "muscle")
+NAMES = """CSF, cortex, deep grey, white, brain stem, lesion, cord grey, cord white,
+    cord grey 2, cord white 2, fat, muscle, bone, marrow, disc,
     blood, myocardium, lung, air, peripheral zone, transition zone, urine, rectal wall, stool, balloon, liver, skin,
     vessel, ligament"""
 GOOD = {
@@ -173,7 +174,7 @@ def test_fluid_that_flows_in_has_met_no_pulse(inflow):
     for name in SOME:
         tissue = TISSUES[name]
         fresh = tissue.density * math.sin(math.radians(35)) * math.exp(-12.4 / tissue.relaxation(3.0).t2_star)
-        moves = name in ("CSF", "blood")
+        moves = name in ("CSF", "spinal CSF", "blood")
         expected = inflow * fresh + (1 - inflow) * still[name] if moves else still[name]
         assert flowing[name] == pytest.approx(expected, rel=1e-6)
     with pytest.raises(InputError, match="inflow of the sequence inflow-gradient-echo must be from 0 to 1"):

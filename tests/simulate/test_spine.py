@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from scantune.simulate.anatomies.neck import REGIONS
-from scantune.simulate.anatomies.spine import Spine
+from scantune.simulate.anatomies.spine import ClearSpine, Spine
 from scantune.simulate.subject import FieldOfView, Subject
 
 SMALL = FieldOfView(slices=5, height=44, width=44, in_plane=0.5, thickness=3.0, spacing=14.0, edges=0.2)
@@ -166,3 +166,17 @@ def test_landmarks_lie_on_cord_and_skin() -> None:
 def test_small_and_large_views_work(slices: int, extent: float) -> None:
     view = FieldOfView(slices=slices, height=extent, width=extent, in_plane=1.0, thickness=5.0, spacing=5.0)
     assert set(np.unique(subject(4, view).labels(Spine.labels))) == {0, 1, 2}
+
+
+def test_the_masks_of_clear_necks_leave_out_the_rims_of_the_same_cords() -> None:
+    for seed in range(4):
+        clear = ClearSpine().subject(np.random.default_rng(seed), SMALL)
+        for tissue in ("cord grey", "cord white"):
+            inside = [place for place, region in enumerate(clear.regions) if region.tissue == f"{tissue} 2"]
+            same = [place for place, region in enumerate(REGIONS) if region.tissue == tissue]
+            found, known = (each.sum().item() for each in (clear.fractions[inside], subject(seed).fractions[same]))
+            assert found == pytest.approx(known, rel=0.15)
+        drawn, whole = clear.labels(ClearSpine.labels).numpy(), labels(seed)
+        assert not ((drawn > 0) & (whole == 0)).any()
+        assert 0.6 < (drawn == 1).sum() / (whole == 1).sum() < 1
+        assert 0.85 < (drawn > 0).sum() / (whole > 0).sum() < 1

@@ -21,7 +21,8 @@ class Simulate:
     """Simulate scans of several centres, to train and to test with."""
 
     cohort: Annotated[str, Positional, arg(metavar="COHORT")]
-    """What to simulate: prostate, cardiac, spine, spine-v2, brain, wmh, registration or contrasts."""
+    """What to simulate: prostate, prostate-v2, cardiac, cardiac-v2, spine, spine-v2, brain, brain-v2, wmh, wmh-v2,
+    registration or contrasts."""
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Where to write CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png and recipe.toml.
     Existing scans are kept."""

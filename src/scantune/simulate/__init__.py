@@ -15,7 +15,7 @@ from scantune.simulate.anatomies.heart import Heart
 from scantune.simulate.anatomies.icbm152 import export_atlas, icbm152
 from scantune.simulate.anatomies.labelmaps import label_maps
 from scantune.simulate.anatomies.prostate import Prostate
-from scantune.simulate.anatomies.spine import Spine
+from scantune.simulate.anatomies.spine import ClearSpine, Spine
 from scantune.simulate.anatomies.wmh import WhiteMatterLesions
 from scantune.simulate.anatomy import Anatomy
 from scantune.simulate.atlas import Atlas
@@ -51,10 +51,13 @@ COHORTS: dict[str, Cohort] = {
     "prostate": Cohort("prostate", Prostate, Prostate.labels),
     "prostate-v2": Cohort("prostate-v2", Prostate, Prostate.labels),
     "cardiac": Cohort("cardiac", Heart, Heart.labels),
+    "cardiac-v2": Cohort("cardiac-v2", Heart, Heart.labels),
     "spine": Cohort("spine", Spine, Spine.labels),
-    "spine-v2": Cohort("spine-v2", Spine, Spine.labels),
+    "spine-v2": Cohort("spine-v2", ClearSpine, ClearSpine.labels),
     "brain": Cohort("brain", icbm152, LABELS),
+    "brain-v2": Cohort("brain-v2", icbm152, LABELS),
     "wmh": Cohort("wmh", WhiteMatterLesions, WhiteMatterLesions.labels, made_from=WhiteMatterLesions),
+    "wmh-v2": Cohort("wmh-v2", WhiteMatterLesions, WhiteMatterLesions.labels, made_from=WhiteMatterLesions),
     "registration": Cohort("registration", icbm152, {"GM": 1, "WM": 2}, people="brain"),
     "contrasts": Cohort("contrasts", icbm152, LABELS, people="brain"),
 }

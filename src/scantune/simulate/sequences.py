@@ -60,7 +60,7 @@ class SpoiledGradientEcho(PulseSequence):
         return math.sin(angle) * (1 - e1) / (1 - e1 * math.cos(angle)) * exp(-self.te / tissue.t2_star)
 
 
-FLOWING = ("CSF", "blood")
+FLOWING = ("CSF", "spinal CSF", "blood")
 """Tissues that move through a slice between two pulses."""
 
 

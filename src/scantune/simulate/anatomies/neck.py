@@ -14,7 +14,7 @@ from scantune.simulate.extents import Extents
 from scantune.simulate.solids import ellipse, smooth_min
 from scantune.simulate.subject import Region
 
-REGIONS = (
+REGIONS: tuple[Region, ...] = (
     Region("skin", "skin"),
     Region("fat", "fat"),
     Region("ligament", "ligament"),
