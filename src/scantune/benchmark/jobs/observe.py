@@ -42,6 +42,7 @@ class DiceObserver:
         if not self.steps:
             return kind
         prepared = self.model.backend.prepare(self.case)
+        whole = self.model.backend.windows(prepared)
         watcher = self
 
         class Watched(kind):  # type: ignore[valid-type, misc]
@@ -49,7 +50,8 @@ class DiceObserver:
                 super().begin(step, volume, generator)
                 # The first score counts: after a run, the objective of the source network may be asked for as step 0.
                 if step in watcher.steps and step not in watcher.found:
-                    seen = predict(self.network, volume, self.task, None)
+                    # Steps may see a part of the slices; the score is of the whole scan.
+                    seen = predict(self.network, whole.to(volume.images.device), self.task, None)
                     labels = watcher.model.backend.restore(seen.probabilities, prepared)
                     watcher.found[step] = dices(labels, watcher.case, watcher.structures, watcher.score == WHOLE)
 
