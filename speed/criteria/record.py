@@ -49,7 +49,7 @@ def recorded(model: Model, scan: Scan) -> tuple[Path, Result]:
 
         def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
             """Plan as for a scan that is not fine."""
-            failed = replace(self, before=replace(self.before, verdict="failed"))
+            failed = replace(self, before=replace(self.before, verdict="failed", leave=False))
             return Rescue.plan(failed, schedule, volume, steps)
 
         def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:

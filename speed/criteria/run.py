@@ -7,8 +7,8 @@
 FOLDER keeps networks, the stages of adaptations and what was measured of them. What is there is not made again, so a
 run that ended goes on. Each scan is adapted as `scantune.adapt` does by default. Only one thing differs: a fine scan is
 taken along its path, too, before it is left alone, so that there are stages to judge. `--part 0/2` is the first of two
-parts, for two processes. `--guard` also adapts by the guard of priors without home readings. The newborns need
-SCANTUNE_DATA.
+parts, for two processes. `--guard` also adapts by the guard of priors without home readings. The newborns and lesions
+need SCANTUNE_DATA.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from cohort_trials import cohort_trials
+from lesion_trials import lesion_trials
 from measure import measure, measured
 from newborn_trials import newborn_trials
 from record import older_guard, recorded
@@ -55,7 +56,8 @@ def main() -> None:
     given = parser.parse_args()
     part, parts = map(int, given.part.split("/"))
     torch.set_num_threads(1)
-    trials = [*toy_trials(given.folder), *cohort_trials(given.folder), *newborn_trials(given.folder)]
+    trials = [*toy_trials(given.folder), *cohort_trials(given.folder)]
+    trials += [*newborn_trials(given.folder), *lesion_trials(given.folder)]
     chosen = [trial for trial in trials if not given.only or trial.name in given.only][part::parts]
     for trial in chosen:
         if measured(trial, given.folder):

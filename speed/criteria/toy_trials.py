@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from subjects import Scan, Trial, prepared
-from toy_networks import DEVELOPMENT, HOME, HOME_PEOPLE, TEST_NETWORKS, TRAINING_PEOPLE, ToyNetwork
+from toy_networks import DEVELOPMENT, HOME, HOME_PEOPLE, SEEN_NETWORKS, TEST_NETWORKS, TRAINING_PEOPLE, ToyNetwork
 from toys import SIZE
 
 from scantune.backends import PreparedSlices, Preprocessing
@@ -47,5 +47,5 @@ def toy_trial(toy: ToyNetwork, group: str, folder: Path) -> Trial:
 
 def toy_trials(folder: Path) -> list[Trial]:
     """Return the trials of all toy networks."""
-    groups = {"development": DEVELOPMENT, "test": TEST_NETWORKS}
+    groups = {"development": DEVELOPMENT, "seen": SEEN_NETWORKS, "test": TEST_NETWORKS}
     return [toy_trial(toy, group, folder) for group, networks in groups.items() for toy in networks]

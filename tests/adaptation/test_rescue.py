@@ -7,6 +7,7 @@ import torch
 
 import scantune
 from scantune.adaptation.guard.rescue import (
+    AS_USUAL,
     CANDIDATES,
     NO_HELP,
     RELIABLE,
@@ -56,6 +57,12 @@ def test_candidates_are_few_and_end_with_the_last():
 def test_a_fine_scan_is_left_alone(home):
     decision, _ = settle(GOOD, [], home, SHIFTED)
     assert (decision.action, decision.reason, decision.keeps_adapted) == ("left alone", RELIABLE, False)
+
+
+def test_a_scan_that_is_as_usual_for_a_poor_network_is_left_alone_and_not_called_reliable(home):
+    poor = replace(home, dice=torch.tensor([0.5, 0.5], dtype=torch.double))
+    decision, _ = settle(GOOD, [GOOD], poor, GOOD)
+    assert (decision.action, decision.reason, decision.assessment["verdict"]) == ("left alone", AS_USUAL, "doubtful")
 
 
 def test_a_failed_scan_is_rescued_by_a_plausible_stage(home):

@@ -128,6 +128,36 @@ def test_without_labels_it_is_an_agreement(home: HomeReadings) -> None:
     assert found.expected == pytest.approx(1.0, abs=0.01)
 
 
+def rated(home: HomeReadings, dice: float) -> HomeReadings:
+    """Return home readings of a network of another Dice."""
+    return replace(home, dice=torch.full((2,), dice, dtype=torch.double))
+
+
+def test_no_prediction_of_a_poor_network_is_fine_and_the_usual_ones_are_left_alone(home: HomeReadings) -> None:
+    usual = readings_of(disc(12.1, 6.05), disc(12.1, 6.05, shift=1))
+    found = assess(usual, rated(home, 0.5))
+    assert (found.verdict, found.leave) == ("doubtful", True)
+    assert assess(usual, rated(home, 0.9)).verdict == "fine"
+    assert assess(usual, replace(home, dice=None)).verdict == "fine"
+
+
+def test_a_fine_prediction_is_unlikely_to_miss_the_least_dice(home: HomeReadings) -> None:
+    """Both are as good a share of home, but of the poorer network one in ten such predictions fails."""
+    nearly = readings_of(disc(13.75, 6.9), disc(13.75, 6.9, shift=1))
+    good, poorer = (assess(nearly, rated(home, dice)) for dice in (0.98, 0.8))
+    assert good.expected / good.home == pytest.approx(poorer.expected / poorer.home)
+    assert good.low is not None
+    assert poorer.low is not None
+    assert good.low > SHIPPED.least > poorer.low
+    assert (good.verdict, poorer.verdict, poorer.leave) == ("fine", "doubtful", False)
+
+
+def test_a_structure_that_most_people_lack_does_not_make_a_network_poor() -> None:
+    people = [readings_of(disc(12.0, 0.0)) for _ in range(8)]
+    home = HomeReadings.fit(people, [[0.9, 0.0]] * 8)
+    assert assess(people[0], home).verdict == "fine"
+
+
 def test_home_readings_come_back_from_plain_arrays(home: HomeReadings) -> None:
     again = HomeReadings.from_tensors(home.tensors())
     assert again is not None

@@ -362,6 +362,8 @@ class Assessment:
         reasons: Sentences, the weightiest first; none where all is as at home.
         home: What is expected of a prediction that is as good as at home.
         labelled: Whether `expected` is a Dice.
+        leave: Whether adapting can hardly help: the prediction is fine, or is as good as at home where that is not
+            good enough to be fine.
     """
 
     verdict: Verdict
@@ -372,6 +374,7 @@ class Assessment:
     reasons: tuple[str, ...]
     home: float = 1.0
     labelled: bool = True
+    leave: bool = False
 
 
 @dataclass(frozen=True)
@@ -439,19 +442,33 @@ def assess(
     gone = torch.tensor([size == 0 for size in readings.sizes])
     worse = Excesses.of(readings, home, using).worse(coefficients, gone)
     each = home.expected * torch.where(gone, home.absent, dice_from(worse))
-    ends: list[float | None] = [None, None]
-    if home.people >= PEOPLE_FOR_A_RANGE:
-        moved = zip(coefficients.widest, (coefficients.shifts[0], -coefficients.shifts[1]), strict=True)
-        bounds = (home.expected * dice_from(scale * worse + shift) for scale, shift in moved)
-        ends = [float(torch.where(gone, each, bound).mean()) for bound in bounds]
+    moved = zip(coefficients.widest, (coefficients.shifts[0], -coefficients.shifts[1]), strict=True)
+    low, high = (torch.where(gone, each, home.expected * dice_from(scale * worse + shift)) for scale, shift in moved)
     full = float(home.expected.mean())
     share = float(each.mean()) / max(full, SMALLEST)
-    verdict: Verdict = "fine" if share >= coefficients.fine else "doubtful"
-    if share < coefficients.failed:
-        verdict = "failed"
+    verdict, leave = _judge(share, low, home, coefficients)
     why = reasons(readings, home, names, using, coefficients)
-    labelled = home.dice is not None
-    return Assessment(verdict, float(each.mean()), ends[0], ends[1], tuple(each.tolist()), why, full, labelled)
+    ends = [float(end.mean()) if home.people >= PEOPLE_FOR_A_RANGE else None for end in (low, high)]
+    found, labelled = tuple(each.tolist()), home.dice is not None
+    return Assessment(verdict, float(each.mean()), ends[0], ends[1], found, why, full, labelled, leave)
+
+
+def _judge(share: float, low: Tensor, home: HomeReadings, coefficients: Coefficients) -> tuple[Verdict, bool]:
+    """Return the verdict on a prediction, and whether to leave it alone.
+
+    Args:
+        share: What is expected of it, as a share of that at home.
+        low: The low end of what is expected of each structure.
+        home: What readings are at home.
+        coefficients: The limits.
+    """
+    if share < coefficients.fine:
+        return "failed" if share < coefficients.failed else "doubtful", False
+    found = home.absent <= 0.5
+    if home.dice is None or not found.any() or float(low[found].mean()) >= coefficients.least:
+        return "fine", True
+    usual = home.expected[found].mean() * dice_from(torch.tensor(coefficients.shifts[0]))
+    return "doubtful", float(usual) < coefficients.least
 
 
 def reasons(

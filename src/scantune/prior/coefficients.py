@@ -24,6 +24,7 @@ class Coefficients:
         shifts: What is added to the odds at the low end and taken away at the high end.
         fine: From this share of home Dice on a prediction is fine.
         failed: Below this share it has failed.
+        least: Dice that a fine prediction must not be likely to miss, however good the network is at home.
     """
 
     unsteady: float = 1.7
@@ -33,6 +34,7 @@ class Coefficients:
     shifts: tuple[float, float] = (0.07, 0.09)
     fine: float = 0.92
     failed: float = 0.75
+    least: float = 0.7
 
     def without_contacts(self) -> Self:
         """Leave contacts out, which reveal failed predictions but do not tell one stage from the next."""

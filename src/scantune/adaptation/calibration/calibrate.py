@@ -146,7 +146,7 @@ def _read(
         waiting = True
         for case, readings in person.degraded(family):
             found.predictions.append(GradedPrediction(person.number, family, readings, others))
-            if waiting and assess(readings, others).verdict != "fine":
+            if waiting and not assess(readings, others).leave:
                 waiting = False
                 yield family, case, readings
         progress.add(FAMILY_PARTS)

@@ -43,7 +43,7 @@ class Rehearsed:
     def gain(self, margins: Margins) -> float:
         """Return the rise of the true Dice that the whole procedure would realise."""
         rescue = Rescue(self.reader, self.home, (), self.source, assess(self.source, self.home), margins)
-        stage = None if rescue.is_fine else rescue.choose(self.stages)
+        stage = None if rescue.leaves_alone else rescue.choose(self.stages)
         readings = None if stage is None else stage.readings
         if readings is None or not rescue.settle(readings).keeps_adapted:
             return 0.0

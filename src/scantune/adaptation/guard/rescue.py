@@ -28,6 +28,10 @@ CANDIDATES = 8
 """Most stages of an adaptation that are assessed."""
 
 RELIABLE = "The segmentation looks reliable; nothing was changed."
+AS_USUAL = (
+    "The segmentation is as good as this network's usually are, but these are often poor: look at it before you use "
+    "it; nothing was changed."
+)
 NO_HELP = "The network fails on this scan and adaptation did not help: do not use this segmentation."
 NOT_ENOUGH = "The network fails on this scan and adaptation did not help enough: do not use this segmentation."
 UNSURE = "The network had failed on this scan; adaptation helped, but look at the segmentation before you use it."
@@ -168,9 +172,9 @@ class Rescue:
         return cls(reader, home, names, source, assess(source, home, names), Margins.of(home))
 
     @property
-    def is_fine(self) -> bool:
+    def leaves_alone(self) -> bool:
         """Return True if the scan is left alone."""
-        return self.before.verdict == "fine"
+        return self.before.leave
 
     def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
@@ -180,7 +184,7 @@ class Rescue:
             volume: The scan.
             steps: Number of steps, if it was set.
         """
-        if self.is_fine:
+        if self.leaves_alone:
             return replace(schedule, steps=0), volume
         if not isinstance(schedule.solver, Adam):
             schedule = replace(schedule, solver=Bounded(), steps=RESCUE_STEPS if steps is None else steps)
@@ -202,7 +206,7 @@ class Rescue:
         stage = self.choose(rule.stages) if isinstance(rule, StageRule) else None
         trajectory.choose(None if stage is None else stage.step, {} if stage is None else stage.state)
         network.load_state_dict(trajectory.state, strict=False)
-        after = None if stage is None or self.is_fine else self.reader.read(network)
+        after = None if stage is None or self.leaves_alone else self.reader.read(network)
         return self.settle(after)
 
     def choose(self, stages: Sequence[Stage]) -> Stage | None:
@@ -232,8 +236,8 @@ class Rescue:
         Args:
             readings: Readings of the chosen stage by all perturbations. None if no stage was chosen.
         """
-        if self.is_fine:
-            return self._decided("left alone", RELIABLE, self.before)
+        if self.leaves_alone:
+            return self._decided("left alone", RELIABLE if self.before.verdict == "fine" else AS_USUAL, self.before)
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
