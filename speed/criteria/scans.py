@@ -12,7 +12,7 @@ from rows import WHOSE, Line
 FAILING = 0.7
 """Dice below which a prediction fails."""
 
-TOYS = {"development", "test"}
+TOYS = {"development", "seen", "test"}
 """Sets of toy networks, which a bootstrap draws; elsewhere it draws people."""
 
 
@@ -76,8 +76,9 @@ def scans_of(found: Iterable[Line]) -> list[Scan]:
 def unit(scan: Scan) -> tuple[object, ...]:
     """Return what the bootstrap draws: networks of toys, and people, who differ from centre to centre if simulated."""
     name, group = scan.source["name"], scan.source["group"]
-    who = {"newborns": (scan.source["person"],), "simulated": (scan.source["shift"], scan.source["person"])}
-    return (name, *who.get(group, ()))
+    if group in TOYS:
+        return (name,)
+    return (name, scan.source["person"], *([scan.source["shift"]] if group == "simulated" else []))
 
 
 def failing(scans: Scans) -> list[Scan]:

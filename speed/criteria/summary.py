@@ -49,9 +49,12 @@ from scans import (
 
 GROUPS = {
     "development": "toys, development",
+    "seen": "toys, previously seen",
     "test": "toys, test",
     "simulated": "simulated cohorts",
     "newborns": "newborns",
+    "lesions": "lesions",
+    "lesions seen": "lesions, previously seen",
 }
 NO_CRITERIA = {
     *(*WHOSE, "step", "dice", "home", "verdict", "expected", "low", "high", "action", "chosen", "final verdict"),

@@ -103,6 +103,19 @@ def test_a_perturbation_that_tells_nothing_at_home_tells_little(home: HomeReadin
     assert assess(shaky, home).expected < 0.5
 
 
+def test_of_two_perturbations_the_one_that_changes_less_at_home_counts_more() -> None:
+    """Each excess alone is the same in odds."""
+    at_home = {"moved": (0.98, 0.98), "mirrored": (0.4, 0.4)}
+    home = HomeReadings.fit([replace(readings_of(disc(12, 6)), steadiness=at_home)] * 8, [[0.9, 0.9]] * 8)
+
+    def found(name: str) -> float:
+        worse = float(dice_from(home.unsteady[name][0, 0] + 1))
+        return assess(replace(readings_of(disc(12, 6)), steadiness=at_home | {name: (worse, worse)}), home).expected
+
+    moved, mirrored = found("moved"), found("mirrored")
+    assert moved < mirrored < 0.89
+
+
 def test_swapped_structures_are_seen_by_their_contacts(home: HomeReadings) -> None:
     swapped = disc(12, 6)
     swapped = torch.where(swapped > 0, 3 - swapped, 0)

@@ -397,18 +397,27 @@ class Excesses:
         sizes = torch.tensor(readings.sizes, dtype=torch.double)
         middle, spread = home.sizes_for(readings.length)
         size = ((sizes.clamp_min(1e-30).log() - middle).abs() - DEVIATIONS["size"] * spread).clamp_min(0)
-        known = [name for name in using if name in home.unsteady and name in readings.steadiness]
-        parts = [torch.zeros_like(size)]
-        if known:
-            parts = [_above(odds(_row(readings.steadiness[name])), home.unsteady[name], "unsteady") for name in known]
         touching = torch.tensor(readings.contacts, dtype=torch.double)
         contact = _above(_apart(touching, home.contacts), home.apart, "contact") * (sizes > 0)
-        return cls(torch.stack(parts).mean(0), size, contact)
+        return cls(_unsteady(readings, home, using), size, contact)
 
     def worse(self, coefficients: Coefficients, gone: Tensor) -> Tensor:
         """Sum up the excesses in odds `(structures,)`; contacts count over all structures that are there."""
         apart = coefficients.contact * self.contact.sum() / (~gone).sum().clamp_min(1)
         return (coefficients.unsteady * self.unsteady + coefficients.size * self.size).clamp_min(float(apart))
+
+
+def _unsteady(readings: Readings, home: HomeReadings, using: Sequence[str]) -> Tensor:
+    """Return the mean excess of unsteadiness of each structure.
+
+    Perturbations count by the square of the Dice that they leave at home: the more one changes there, the less it tells.
+    """
+    known = [name for name in using if name in home.unsteady and name in readings.steadiness]
+    if not known:
+        return torch.zeros(readings.structures, dtype=torch.double)
+    excess = [_above(odds(_row(readings.steadiness[name])), home.unsteady[name], "unsteady") for name in known]
+    weights = torch.stack([dice_from(home.unsteady[name][0]).square() for name in known]).clamp_min(SMALLEST)
+    return (weights * torch.stack(excess)).sum(0) / weights.sum(0)
 
 
 def _row(values: Sequence[float]) -> Tensor:
