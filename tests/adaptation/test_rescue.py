@@ -116,6 +116,15 @@ def test_readings_that_did_not_choose_a_stage_can_refuse_it(home):
     assert not decision.keeps_adapted
 
 
+def test_a_rise_that_only_other_readings_see_counts_if_the_result_is_fine(home):
+    """Mirroring, which does not compare stages, says that the source prediction is poor."""
+    before = replace(GOOD, steadiness=GOOD.steadiness | {"mirrored": (0.55, 0.55)})
+    better = replace(GOOD, steadiness=GOOD.steadiness | {"mirrored": (0.7, 0.7)})
+    assert assess(better, home).verdict == "doubtful"
+    assert settle(before, [GOOD], home, GOOD)[0].action == "adapted"
+    assert settle(before, [better], home, better)[0].action == "unsolved"
+
+
 @pytest.fixture(scope="module")
 def calibrated(toy):
     """The toy prior, with readings of eight held-out scans."""

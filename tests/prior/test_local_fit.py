@@ -33,7 +33,7 @@ def graded(home, true, noise=0.0):
     found = []
     for number in range(8):
         for family in ("small", "large", "shaky", "both"):
-            for severity in (0.2, 0.5, 0.9):
+            for severity in (0.3, 0.5, 0.9):
                 size = HOME_ML * math.exp({"small": -1, "large": 1, "both": 0.7}.get(family, 0) * severity)
                 moved = 0.97 - (0.6 * severity if family in ("shaky", "both") else 0)
                 readings = person(size, moved)

@@ -46,7 +46,7 @@ UNKNOWN = 1e6
 NOTABLE = 0.1
 """Odds from which an excess is worth a sentence: a twentieth of the Dice."""
 
-DEVIATIONS = {"size": 1.5, "unsteady": 1.0, "contact": 1.5}
+DEVIATIONS = {"size": 2.0, "unsteady": 1.0, "contact": 1.5}
 """Deviations from the middle of home people that count as usual."""
 
 
@@ -410,7 +410,7 @@ class Excesses:
 def _unsteady(readings: Readings, home: HomeReadings, using: Sequence[str]) -> Tensor:
     """Return the mean excess of unsteadiness of each structure.
 
-    Perturbations count by the square of the Dice that they leave at home: the more one changes there, the less it tells.
+    Perturbations count by the square of the Dice that they have at home: the more one changes there, the less it tells.
     """
     known = [name for name in using if name in home.unsteady and name in readings.steadiness]
     if not known:

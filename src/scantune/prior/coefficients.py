@@ -28,7 +28,7 @@ class Coefficients:
     """
 
     unsteady: float = 1.7
-    size: float = 1.47
+    size: float = 1.8
     contact: float = 6.0
     widest: tuple[float, float] = (3.2, 0.42)
     shifts: tuple[float, float] = (0.07, 0.09)

@@ -210,12 +210,24 @@ class Rescue:
         return self.settle(after)
 
     def choose(self, stages: Sequence[Stage]) -> Stage | None:
-        """Return the stage of the best estimate, or None if no stage promises enough."""
-        weights = self.home.coefficients.without_contacts()
-        readings = (self.source, *(stage.readings for stage in stages))
-        first, *others = (assess(each, self.home, using=SELECTING, coefficients=weights).expected for each in readings)
-        number = best_stage(first, others, self.before.home, self.margins)
+        """Return the stage of the best estimate, or None if no stage promises enough.
+
+        The rise counts from the lower of the two estimates of the source prediction: by what compares stages, and by
+        all readings.
+        """
+        first, *others = map(self._compared, (self.source, *(stage.readings for stage in stages)))
+        number = best_stage(min(first, self.before.expected), others, self.before.home, self.margins)
         return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
+
+    def _compared(self, readings: Readings) -> float:
+        """Return the estimate by which stages are compared."""
+        weights = self.home.coefficients.without_contacts()
+        return assess(readings, self.home, using=SELECTING, coefficients=weights).expected
+
+    def _rises(self, readings: Readings) -> bool:
+        """Return True if a prediction promises enough more than the source prediction by what compares stages alone."""
+        before, after = map(self._compared, (self.source, readings))
+        return best_stage(before, [after], self.before.home, self.margins) is not None
 
     def _gives_up_steadiness(self, stage: Stage) -> bool:
         """Return True if a doubtful prediction as steady as at home would be given up for its sizes alone.
@@ -241,8 +253,9 @@ class Rescue:
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
-        # Readings that did not choose the stage must agree that it is better.
-        if after.expected <= self.before.expected:
+        # Readings that did not choose the stage must agree that it is better. Where the rise rests on them, it must be
+        # fine.
+        if after.expected <= self.before.expected or not (after.verdict == "fine" or self._rises(readings)):
             return self._unhelped()
         if self.before.verdict == "failed" and after.verdict != "fine":
             return self._withheld(NOT_ENOUGH if after.verdict == "failed" else UNSURE, after)
