@@ -101,7 +101,7 @@ def experiment(name: str, version: str, words: Sequence[str] = ()) -> Experiment
 
 
 def ordered(graphs: Mapping[str, JobGraph], arguments: argparse.Namespace) -> list[Job]:
-    """The jobs of all experiments: by training run, networks before people, the main rows before the variants."""
+    """The jobs of all experiments: the main rows before the variants, networks before people, by training run."""
     found: dict[str, tuple[Job, bool]] = {}
     for name, graph in sorted(graphs.items(), key=lambda entry: entry[0].startswith(LATER)):
         there = {job.row for job in graph.rows}
@@ -112,15 +112,15 @@ def ordered(graphs: Mapping[str, JobGraph], arguments: argparse.Namespace) -> li
             found.setdefault(job.key, (job, name.startswith(LATER)))
     urgent = strong(job for job, _ in found.values())
 
-    def urgency(entry: tuple[Job, bool]) -> tuple[bool, int, float]:
+    def urgency(entry: tuple[Job, bool]) -> tuple[bool, float, int]:
         job, later = entry
         if isinstance(job, Adaptation):
-            return later, job.seed, 3 + job.scan.number
+            return later, 3 + job.scan.number, job.seed
         if isinstance(job, FineTuning):
-            return later, job.seed, 2.5 + TAUGHT_AFTER
+            return later, 2.5 + TAUGHT_AFTER, job.seed
         if isinstance(job, Training):
-            return later, job.seed, 0 if job.key in urgent else 1
-        return later, job.seed, 2
+            return later, 0 if job.key in urgent else 1, job.seed
+        return later, 2, job.seed
 
     return [job for job, _ in sorted(found.values(), key=urgency)]
 
