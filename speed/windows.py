@@ -5,7 +5,8 @@
 A volume of 300 x 512 x 512 voxels and one of 128 x 128 x 128 go through `scantune.adapt` in windows of 96 x 96 x 96
 that overlap by half, once by `method="source"` and once by the default with all its steps. Each runs in a process of
 its own. The volume and the scores of all classes have to be in memory. What is compared is the peak without these, of
-the whole process and beyond what the process held before the call. The network is untrained and small, so that a map of the whole volume that nobody needs would show. Figures of memory do not depend on other work on the machine.
+the whole process and beyond what the process held before the call. The network is untrained and small, so that a map
+of the whole volume that nobody needs would show. Figures of memory do not depend on other work on the machine.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from scantune.adaptation.guard.stability import (
 )
 from scantune.methods import OutputCache
 from scantune.prior.perturbations import PERTURBATIONS, Perturbation
-from scantune.scans.volume import Volume, batch_size
+from scantune.scans.volume import CPU_BATCH, Volume, batch_size
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan
 
@@ -84,9 +84,10 @@ def test_however_many_slices_are_predicted_together_each_is_its_own_slices(at_on
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_gpu_gets_many_pixels_together_and_a_cpu_few_slices():
-    assert batch_size(torch.zeros(9, 1, 64, 64)) == 2
-    assert batch_size(torch.zeros(9, 1, 8, 64, 64)) == 1
+def test_a_gpu_gets_many_pixels_together_and_a_cpu_few_slices_or_windows():
+    assert batch_size(torch.zeros(9, 1, 64, 64)) == CPU_BATCH
+    assert batch_size(torch.zeros(9, 1, 8, 64, 64)) == CPU_BATCH
+    assert 1 < CPU_BATCH < 9
     assert batch_size(torch.zeros(9, 1, 256, 256, device="meta")) == 32
     assert batch_size(torch.zeros(1, 1, 200, 256, 256, device="meta")) == 1
 
