@@ -293,11 +293,13 @@ def test_pairs_that_cannot_be_scored_are_listed(tmp_path, capsys):
 
 
 def test_labels_are_names_with_values():
-    assert parse_labels(["gm=2", "a=b=3"]) == {"gm": 2, "a=b": 3}
+    assert parse_labels(["gm=2", "a=b=3", "core=1,3"]) == {"gm": 2, "a=b": 3, "core": (1, 3)}
     assert parse_labels([]) is None
 
 
-@pytest.mark.parametrize("words", [["gm"], ["=2"], ["gm=two"], ["gm=-1"], ["gm=1", "gm=2"], ["gm=1", "wm=1"]])
+@pytest.mark.parametrize(
+    "words", [["gm"], ["=2"], ["gm=two"], ["gm=-1"], ["gm=1,"], ["gm=1", "gm=2"], ["gm=1", "wm=1"]]
+)
 def test_labels_that_are_not_are_refused(words, capsys):
     with pytest.raises(InputError, match=words[-1]):
         parse_labels(words)

@@ -12,6 +12,7 @@ from scantune.errors import InputError
 from scantune.evaluation import metrics
 from scantune.evaluation.evaluate import EVALUATION_COLUMNS, evaluate
 from scantune.scans.io import read_scan
+from scantune.scans.manifest import output_name, write_manifest
 from scantune.scans.names import images_in, scan_name
 from scantune.scans.pairing import pair_predictions
 
@@ -227,3 +228,79 @@ def test_progress_counts_every_pair(folders):
     seen = []
     evaluate(*folders, on_pair=lambda *counts: seen.append(counts))
     assert seen == [(1, 2), (2, 2)]
+
+
+WHOLE, CORE = labels(1, 1), labels(1)
+"""Masks of a region and of a part of it."""
+
+
+@pytest.fixture
+def regions(folders):
+    """What `scantune adapt` writes for structures that may overlap: a file for each, and a manifest."""
+    masks = {"segmentation": {"whole": WHOLE, "the core": CORE}, "source": {"whole": 0 * WHOLE, "the core": CORE}}
+    files = {f"{kind} {name}": output_name("a", kind, name) for kind, each in masks.items() for name in each}
+    for kind, each in masks.items():
+        for name, mask in each.items():
+            write(folders[0] / files[f"{kind} {name}"], mask)
+    write(folders[0] / "a_seg.nii.gz", labels(9))  # a label map that a framework joins them to
+    entry = {"method": "foe-cnn", "seed": 3, "outputs": {**files, "segmentation": "a_seg.nii.gz"}}
+    write_manifest(folders[0], {"labels": {"whole": 1, "the core": 2}, "scans": {"a": entry}})
+    return folders
+
+
+def found(evaluation):
+    return {(row.method, row.structure): row.score.dice for row in evaluation.rows}
+
+
+ALL_SCORES = {
+    ("foe-cnn", "whole"): 1.0,
+    ("foe-cnn", "the core"): 1.0,
+    ("source", "whole"): 0.0,
+    ("source", "the core"): 1.0,
+}
+
+
+@pytest.mark.parametrize("names", [("a_whole", "a_the-core"), ("a_seg_whole", "a_seg_the-core_gt")])
+def test_structures_that_may_overlap_are_compared_file_by_file(regions, names):
+    for name, mask in zip(names, (WHOLE, 5 * CORE), strict=True):
+        write(regions[1] / f"{name}.nii.gz", mask)
+    evaluation = evaluate(*regions)
+    assert found(evaluation) == ALL_SCORES
+    assert evaluation.matches.lone_predictions == evaluation.matches.lone_references == []
+
+
+def test_structures_that_may_overlap_are_compared_with_the_labels_that_they_are_made_of(regions):
+    write(regions[1] / "a.nii.gz", labels(1, 2))
+    assert found(evaluate(*regions, structures={"whole": (1, 2), "the core": 1})) == ALL_SCORES
+    core = evaluate(*regions, structures={"the core": 1})
+    assert {structure for _, structure in found(core)} == {"the core"}
+    single = evaluate(regions[0] / "a_seg_whole.nii.gz", regions[1] / "a.nii.gz", structures={"whole": (1, 2)})
+    assert found(single) == {("foe-cnn", "whole"): 1.0}
+
+
+def test_references_of_structures_are_found_by_a_pattern(regions):
+    for name, mask in (("whole", WHOLE), ("the core", CORE)):
+        write(regions[1] / name / "truth of a.nii.gz", mask)
+    assert found(evaluate(*regions, reference="{structure}/truth of {name}.nii.gz")) == ALL_SCORES
+
+
+def test_structures_that_may_overlap_are_not_guessed_from_a_label_map(regions):
+    write(regions[1] / "a.nii.gz", labels(1, 2))
+    with pytest.raises(InputError, match="Say which of its values each structure is made of"):
+        evaluate(*regions)
+    with pytest.raises(InputError, match="has the structures whole, the core, but --labels names gm alone"):
+        evaluate(*regions, structures={"gm": 1})
+
+
+def test_a_structure_without_a_reference_has_no_row(regions):
+    write(regions[1] / "a_whole.nii.gz", WHOLE)
+    evaluation = evaluate(*regions)
+    assert {structure for _, structure in found(evaluation)} == {"whole"}
+    names = sorted(path.name for path in evaluation.matches.lone_predictions)
+    assert names == ["a_seg_the-core.nii.gz", "a_source_seg_the-core.nii.gz"]
+
+
+def test_a_structure_may_be_made_of_several_values_of_label_maps(folders):
+    write(folders[0] / "a_seg.nii.gz", labels(1, 1))
+    write(folders[1] / "a.nii.gz", labels(1, 2))
+    assert found(evaluate(*folders, structures={"both": (1, 2), "two": 2})) == {("", "both"): 1.0, ("", "two"): 0.0}

@@ -28,12 +28,12 @@ class Evaluate:
     """The reference, or a folder: NAME_seg.nii.gz is compared with NAME.nii.gz or NAME_labels.nii.gz, ..."""
     reference: Annotated[str | None, arg(metavar="PATTERN.nii.gz", help_behavior_hint="(default: usual names)")] = None
     """How references are named, with {name} for the scan, such as '{name}_truth.nii.gz' or
-    'sub/{name}/labels.nii.gz'."""
+    'sub/{name}/labels.nii.gz', and {structure} if each structure has a file."""
     out: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="(default: none)")] = None
     """Where to write the scores, with a row per scan and structure."""
     labels: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Structures to score, and their values, such as csf=1 gm=2 wm=3. (default: those of the manifest, else every
-    value)"""
+    """Structures to score, and their values, such as csf=1 gm=2 wm=3; a structure of several values: core=1,3.
+    (default: those of the manifest, else every value)"""
 
     def run(self) -> int:
         """Score all pairs, then print the means."""
@@ -82,18 +82,24 @@ def summary_table(summaries: "Sequence[EvaluationSummary]") -> Table:
     return table
 
 
-def parse_labels(words: Sequence[str]) -> dict[str, int] | None:
-    """Read structures from words such as `gm=2`; return None if there are no words.
+def parse_labels(words: Sequence[str]) -> dict[str, int | tuple[int, ...]] | None:
+    """Read structures from words such as `gm=2` or `core=1,3`; return None if there are no words.
 
     Raises:
-        InputError: A word has another form, or a name or value comes twice.
+        InputError: A word has another form, or a name or the same values come twice.
     """
-    structures: dict[str, int] = {}
+    structures: dict[str, int | tuple[int, ...]] = {}
     for word in words:
-        name, _, value = word.rpartition("=")
-        if not name or not value.isdecimal():
-            raise InputError(f"--labels takes NAME=VALUE with a whole number, such as gm=2, but got {word!r}.")
-        if name in structures or int(value) in structures.values():
+        name, _, listed = word.rpartition("=")
+        values = listed.split(",")
+        if not name or not all(map(str.isdecimal, values)):
+            raise InputError(
+                f"--labels takes NAME=VALUE with a whole number, such as gm=2, or several, as in core=1,3, but got "
+                f"{word!r}."
+            )
+        found = tuple(map(int, values))
+        structure = found[0] if len(found) == 1 else found
+        if name in structures or structure in structures.values():
             raise InputError(f"--labels must name every structure and every value once, but {word!r} is a repetition.")
-        structures[name] = int(value)
+        structures[name] = structure
     return structures or None

@@ -15,8 +15,11 @@ from scantune.evaluation.rows import write_table
 from scantune.scans.case import require_same_grid
 from scantune.scans.files import require_writable
 from scantune.scans.io import read_labels
-from scantune.scans.manifest import read_manifest
-from scantune.scans.pairing import PredictionPair, PredictionPairs, pair_predictions
+from scantune.scans.manifest import STRUCTURE_KINDS, read_manifest
+from scantune.scans.pairing import Mask, PredictionPair, PredictionPairs, pair_predictions
+
+LabelValues = int | Sequence[int]
+"""Value of a structure in label maps, or values that it is made of, as a region of a tumour is."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def evaluate(
     predictions: Path | str,
     references: Path | str,
     *,
-    structures: Mapping[str, int] | None = None,
+    structures: Mapping[str, LabelValues] | None = None,
     reference: str | None = None,
     out: Path | str | None = None,
     cohort: str = "",
@@ -107,13 +110,17 @@ def evaluate(
 
     Files in folders are matched by name (`scantune.scans.pairing`). In a folder that `scantune adapt` wrote, method,
     seed and the names of the structures come from its manifest. `NAME_source_seg` files are the method `source`.
+    Structures that may overlap have a file each there, which is compared with the reference of that structure
+    (`NAME_core.nii.gz`), or with the values in a label map that `structures` says it is made of.
 
     Args:
         predictions: A label map or a folder of label maps.
         references: A label map or a folder of label maps, as the predictions.
-        structures: Label value by name; other values are ignored. By default the structures of the manifest, which must
-            be the only ones, or every value that occurs, named by its number.
-        reference: Path of each reference in its folder, with `{name}` for the scan, such as `{name}_labels.nii.gz`.
+        structures: Label value by name, or several values that make up one structure; other values are ignored. By
+            default the structures of the manifest, which must be the only ones, or every value that occurs, named by
+            its number.
+        reference: Path of each reference in its folder, with `{name}` for the scan, such as `{name}_labels.nii.gz`, and
+            maybe with `{structure}`.
         out: File for the scores, as CSV.
         cohort: Entry of the column `cohort`.
         site: Entry of the column `site`.
@@ -125,18 +132,21 @@ def evaluate(
     predictions, references = Path(predictions), Path(references)
     if out is not None:
         _require_file(Path(out))
-    manifest = _manifest(predictions if predictions.is_dir() else predictions.parent)
+    folder = predictions if predictions.is_dir() else predictions.parent
+    manifest = _manifest(folder)
     scans = manifest.get("scans", {}).values()
     inputs = {str(one.get("input_hash", "")) for entry in scans for one in (entry, *entry.get("channels", ()))}
-    matches = pair_predictions(predictions, references, reference, inputs - {""})
+    masks = _masks_of(folder, manifest, structures)
+    matches = pair_predictions(predictions, references, reference, inputs - {""}, masks)
     known = manifest.get("labels") if structures is None else structures
     allowed = None if structures is not None or known is None else {0, *known.values()}
 
-    scored: list[tuple[PredictionPair, dict[str, Score]]] = []
+    scored: dict[tuple[str, bool], tuple[PredictionPair, dict[str, Score]]] = {}
     failures: dict[str, str] = {}
     for done, pair in enumerate(matches.pairs, start=1):
         try:
-            scored.append((pair, _score_pair(pair, known, allowed)))
+            scores = _score_mask(pair, structures) if pair.structure else _score_pair(pair, known, allowed)
+            scored.setdefault((pair.name, pair.source), (pair, {}))[1].update(scores)
         except InputError as error:
             failures[pair.prediction.name] = str(error)
         if on_pair is not None:
@@ -144,15 +154,57 @@ def evaluate(
     if not scored:
         raise InputError(next(iter(failures.values())))
 
-    rows = _rows(scored, manifest.get("scans", {}), cohort, site)
+    rows = _rows(list(scored.values()), manifest.get("scans", {}), cohort, site)
     evaluation = Evaluation(rows, matches, failures)
     if out is not None:
         evaluation.save(out)
     return evaluation
 
 
+def _masks_of(folder: Path, manifest: Mapping[str, Any], structures: Mapping[str, LabelValues] | None) -> list[Mask]:
+    """Return the files with one structure each that a manifest names, of all structures or of those asked for.
+
+    Raises:
+        InputError: Structures are asked for of which there is none.
+    """
+    found = []
+    for name, entry in manifest.get("scans", {}).items():
+        for key, file in entry.get("outputs", {}).items():
+            kind, _, structure = key.partition(" ")
+            if structure and kind in STRUCTURE_KINDS and (folder / file).is_file():
+                found.append(Mask(folder / file, name, structure, kind == "source"))
+    names = list(dict.fromkeys(mask.structure for mask in found))
+    if names and structures is not None and not set(names) & set(structures):
+        raise InputError(
+            f"{folder} has the structures {', '.join(names)}, but --labels names {', '.join(structures)} alone. Say "
+            f"what each is made of in the references, such as '{names[0]}=1,2'."
+        )
+    return [mask for mask in found if structures is None or mask.structure in structures]
+
+
+def _score_mask(pair: PredictionPair, structures: Mapping[str, LabelValues] | None) -> dict[str, Score]:
+    """Score a file with one structure against a file of the same kind, or against values of a label map.
+
+    Raises:
+        InputError: Nobody said of which values of the label map the structure is made.
+    """
+    prediction, reference = (read_labels(path) for path in (pair.prediction, pair.reference))
+    require_same_grid(prediction, reference)
+    if pair.alike:
+        true = reference.labels != 0
+    elif structures is None:
+        raise InputError(
+            f"{pair.prediction.name} holds one structure that others may overlap, but {pair.reference.name} is a label "
+            f"map. Say which of its values each structure is made of, such as --labels '{pair.structure}=1,2'."
+        )
+    else:
+        true = np.isin(reference.labels, structures[pair.structure])
+        _require_some(pair.reference, reference.labels, structures)
+    return {pair.structure: score(prediction.labels != 0, true, 1, reference.spacing)}
+
+
 def _score_pair(
-    pair: PredictionPair, structures: Mapping[str, int] | None, allowed: set[int] | None
+    pair: PredictionPair, structures: Mapping[str, LabelValues] | None, allowed: set[int] | None
 ) -> dict[str, Score]:
     """Score every given structure, or every value in either volume, by name."""
     prediction, reference = (read_labels(path, allowed) for path in (pair.prediction, pair.reference))
@@ -164,22 +216,23 @@ def _score_pair(
         values = np.union1d(np.unique(prediction.labels), np.unique(reference.labels))
         structures = {str(value): int(value) for value in values}
     return {
-        name: score(prediction.labels, reference.labels, value, reference.spacing)
-        for name, value in structures.items()
-        if value != 0
+        name: score(np.isin(prediction.labels, values), np.isin(reference.labels, values), 1, reference.spacing)
+        for name, values in structures.items()
+        if values != 0
     }
 
 
-def _require_some(path: Path, labels: NDArray[np.integer], structures: Mapping[str, int]) -> None:
+def _require_some(path: Path, labels: NDArray[np.integer], structures: Mapping[str, LabelValues]) -> None:
     """Check that a label map is empty or holds one of the structures.
 
     Raises:
         InputError: It holds other values alone, so it is probably of another task.
     """
     values = {int(value) for value in np.unique(labels)} - {0}
-    if values and values.isdisjoint(structures.values()):
+    expected = set(np.concatenate([np.atleast_1d(each) for each in structures.values()]).tolist())
+    if values and values.isdisjoint(expected):
         raise InputError(
-            f"{path} has unknown labels: expected some of {sorted(structures.values())}, but it holds "
+            f"{path} has unknown labels: expected some of {sorted(expected)}, but it holds "
             f"{sorted(values)[:8]}. Check the values of --labels, or give the label map of this task."
         )
 
@@ -196,7 +249,8 @@ def _rows(
     for pair, scores in scored:
         record = records.get(pair.name) or by_file.get(pair.prediction.name, {})
         method = "source" if pair.source else str(record.get("method", ""))
-        for name in order:
+        # A structure with a file of its own, which has no reference or was refused, is not in neither volume.
+        for name in [name for name in order if name in scores] if pair.structure else order:
             one = scores.get(name, neither)
             rows.append(EvaluationRow(cohort, site, pair.name, method, record.get("seed"), name, one))
     return rows

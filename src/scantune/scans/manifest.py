@@ -2,13 +2,13 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scantune.errors import InputError
 from scantune.scans.files import write_text
+from scantune.scans.names import file_word
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
@@ -36,8 +36,7 @@ def output_name(scan: str, kind: str, structure: str = "") -> str:
     if not structure:
         return f"{scan}_{OUTPUT_ENDINGS[kind]}"
     stem, *suffixes = OUTPUT_ENDINGS[kind].split(".")
-    plain = re.sub(r"[^\w-]+", "-", structure).strip("-") or "structure"
-    return ".".join([f"{scan}_{stem}_{plain}", *suffixes])
+    return ".".join([f"{scan}_{stem}_{file_word(structure)}", *suffixes])
 
 
 DECISIONS_OF_VERSION_0_1 = {"kept": "adapted", "skipped": "left alone", "rolled back": "unsolved"}

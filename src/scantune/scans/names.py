@@ -4,6 +4,7 @@ The scan of a label map is its file name without the image extension and without
 (`LABEL_SUFFIXES`: `_seg`, `_source_seg`, `_labels`, `_gt`, ...).
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -63,6 +64,11 @@ def split_name(path: Path) -> tuple[str, str]:
         if stem.lower().endswith(word) and len(stem) > len(word):
             return stem[: -len(word)], word
     return stem, ""
+
+
+def file_word(structure: str) -> str:
+    """Return the name of a structure as file names have it."""
+    return re.sub(r"[^\w-]+", "-", structure).strip("-") or "structure"
 
 
 def is_deformation(path: Path) -> bool:

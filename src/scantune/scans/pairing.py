@@ -5,10 +5,13 @@ name (`NAME_labels.nii.gz`, `NAME_gt.nii.gz`, ...), one of its short name, a bar
 short name. A short name lacks what only says which image it is: nnU-Net's channel (`_0000`), the contrast (`_T1w`,
 `_FLAIR`), and the BIDS entities of derivatives (`_desc-manual`, `_space-T1w`). Letters must be equal, capitals
 included. A scan that was segmented is never its own reference.
+
+Structures that may overlap have a file each: that of the structure `core` is compared with the file `NAME_seg_core` or
+`NAME_core` (with any suffix), and otherwise with the label map of the scan.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from scantune.scans.names import (
     IMAGE_ENDINGS,
     IMAGE_SUFFIX,
     SOURCE_SUFFIX,
+    file_word,
     images_in,
     is_deformation,
     listed_names,
@@ -55,11 +59,32 @@ class PredictionPair:
         prediction: Label map to score.
         reference: Label map taken as the truth.
         source: Whether the file name is that of a prediction without adaptation (`NAME_source_seg`).
+        structure: Name of the only structure of the prediction; empty for a label map of all.
+        alike: Whether the reference holds that structure alone too.
     """
 
     name: str
     prediction: Path
     reference: Path
+    source: bool
+    structure: str = ""
+    alike: bool = False
+
+
+@dataclass(frozen=True)
+class Mask:
+    """File of a folder with one structure of a scan, as the folder's manifest names it.
+
+    Attributes:
+        path: The file.
+        name: Name of the scan.
+        structure: Name of the structure.
+        source: Whether this is a prediction without adaptation.
+    """
+
+    path: Path
+    name: str
+    structure: str
     source: bool
 
 
@@ -80,11 +105,13 @@ class _LabelMap:
         path: The file.
         name: Name of its scan.
         word: Suffix for the kind of file, which may be empty.
+        structure: Name of its only structure; empty for a label map of all.
     """
 
     path: Path
     name: str
     word: str
+    structure: str = ""
 
     @property
     def source(self) -> bool:
@@ -93,16 +120,21 @@ class _LabelMap:
 
 
 def pair_predictions(
-    predictions: Path, references: Path, pattern: str | None = None, scans: Collection[str] = ()
+    predictions: Path,
+    references: Path,
+    pattern: str | None = None,
+    scans: Collection[str] = (),
+    masks: Sequence[Mask] = (),
 ) -> PredictionPairs:
     """Find the reference of every prediction. Two single files belong together whatever their names.
 
     Args:
         predictions: A label map or a folder of label maps.
         references: The same. Subfolders are searched if no label map lies in the folder itself.
-        pattern: Path of a reference in the folder, with `{name}` for the scan: `{name}_labels.nii.gz`. By default
-            references are found by the names of this module.
+        pattern: Path of a reference in the folder, with `{name}` for the scan: `{name}_labels.nii.gz`, and maybe with
+            `{structure}`. By default references are found by the names of this module.
         scans: Content hashes of the scans that were segmented, which are no references.
+        masks: The predictions that hold one structure each. Label maps of their scans are left out.
 
     Raises:
         InputError: Something is missing, nothing fits, or a name fits twice.
@@ -116,18 +148,17 @@ def pair_predictions(
             "a file and the other a folder. Give two of a kind."
         )
     if predictions.is_file():
-        name, word = split_name(predictions)
-        return PredictionPairs([PredictionPair(name, predictions, references, word == SOURCE_SUFFIX)])
-    ours = _predictions_in(predictions)
+        return PredictionPairs([_pair_of_files(predictions, references, masks)])
+    named = {mask.path for mask in masks}
+    split = {(mask.name, mask.source) for mask in masks}
+    files = [path for path in images_in(predictions) if path not in named] if masks else images_in(predictions)
+    ours = [each for each in _predictions_in(predictions, files) if (each.name, each.source) not in split]
+    ours += [_LabelMap(mask.path, mask.name, SOURCE_SUFFIX * mask.source, mask.structure) for mask in masks]
     if pattern is not None:
         return _by_pattern(ours, references, pattern)
     theirs = [each for each in _references_in(references) if each.word or not _is_scan(each.path, scans)]
-    found = {each.path: _reference_of(each.name, theirs, references) for each in ours}
-    pairs = [
-        PredictionPair(each.name, each.path, reference, each.source)
-        for each in ours
-        if (reference := found[each.path]) is not None
-    ]
+    pairs = [pair for each in ours if (pair := _pair(each, theirs, references)) is not None]
+    found = {pair.prediction for pair in pairs}
     if not pairs:
         raise InputError(
             f"No label map in {predictions} ({listed_names(each.path for each in ours)}) has a reference in "
@@ -138,7 +169,7 @@ def pair_predictions(
     used = {pair.reference for pair in pairs}
     return PredictionPairs(
         pairs,
-        [each.path for each in ours if found[each.path] is None],
+        [each.path for each in ours if each.path not in found],
         [each.path for each in theirs if each.path not in used],
     )
 
@@ -148,6 +179,28 @@ def short_name(name: str) -> str:
     plain = _DERIVED.sub("", name) if name.startswith("sub-") else name
     plain = _CONTRAST.sub("", _CHANNEL.sub("", plain))
     return plain or name
+
+
+def _pair_of_files(prediction: Path, reference: Path, masks: Iterable[Mask]) -> PredictionPair:
+    """Return the pair of two single files; a mask's reference is a mask if its name says so."""
+    mask = next((mask for mask in masks if mask.path == prediction), None)
+    if mask is None:
+        name, word = split_name(prediction)
+        return PredictionPair(name, prediction, reference, word == SOURCE_SUFFIX)
+    alike = split_name(reference)[0].endswith(f"_{file_word(mask.structure)}")
+    return PredictionPair(mask.name, prediction, reference, mask.source, mask.structure, alike)
+
+
+def _pair(ours: _LabelMap, theirs: Sequence[_LabelMap], folder: Path) -> PredictionPair | None:
+    """Return a prediction with its reference, if there is one."""
+    if ours.structure:
+        for name in dict.fromkeys((ours.name, short_name(ours.name))):
+            for between in ("_seg_", "_"):
+                reference = _reference_of(f"{name}{between}{file_word(ours.structure)}", theirs, folder)
+                if reference is not None:
+                    return PredictionPair(ours.name, ours.path, reference, ours.source, ours.structure, alike=True)
+    reference = _reference_of(ours.name, theirs, folder)
+    return None if reference is None else PredictionPair(ours.name, ours.path, reference, ours.source, ours.structure)
 
 
 def _reference_of(name: str, theirs: Iterable[_LabelMap], folder: Path) -> Path | None:
@@ -181,13 +234,19 @@ def _by_pattern(ours: Iterable[_LabelMap], folder: Path, pattern: str) -> Predic
             f"'{{name}}_labels.nii.gz', but is {pattern!r}."
         )
     pairs, alone = [], []
+    alike = "{structure}" in pattern
     for each in ours:
-        tried = [folder / pattern.replace("{name}", name) for name in dict.fromkeys((each.name, short_name(each.name)))]
+        words = dict.fromkeys((each.structure, file_word(each.structure)) if alike and each.structure else ("",))
+        names = dict.fromkeys((each.name, short_name(each.name)))
+        tried = [
+            folder / pattern.replace("{name}", name).replace("{structure}", word) for name in names for word in words
+        ]
         reference = next((path for path in tried if path.is_file()), None)
         if reference is None:
             alone.append(each.path)
         else:
-            pairs.append(PredictionPair(each.name, each.path, reference, each.source))
+            single = alike and bool(each.structure)
+            pairs.append(PredictionPair(each.name, each.path, reference, each.source, each.structure, single))
     if not pairs:
         raise InputError(
             f"--reference {pattern!r} fits no file in {folder}, such as {tried[-1].name}. The name of a scan is that "
@@ -196,15 +255,15 @@ def _by_pattern(ours: Iterable[_LabelMap], folder: Path, pattern: str) -> Predic
     return PredictionPairs(pairs, alone)
 
 
-def _predictions_in(folder: Path) -> list[_LabelMap]:
-    """List the predictions of a folder, one for each scan and kind.
+def _predictions_in(folder: Path, files: Iterable[Path]) -> list[_LabelMap]:
+    """List the predictions among the files of a folder, one for each scan and kind.
 
     Raises:
         InputError: Two files fit one scan.
     """
     chosen: dict[tuple[str, bool], _LabelMap] = {}
     # Bare names come last, so that they give way to names with a suffix.
-    for each in sorted(_label_maps(images_in(folder)), key=lambda each: not each.word):
+    for each in sorted(_label_maps(files), key=lambda each: not each.word):
         other = chosen.setdefault((each.name, each.source), each)
         if other is not each and (each.word or not other.word):
             raise InputError(
