@@ -189,3 +189,16 @@ def infer_by_hand(root, files, out):
             post(one)
     (saved,) = Path(out).glob("*.nii.gz")
     return nibabel.load(saved)
+
+
+def infer_by_monai(root, folder, out):
+    """MONAI's own workflow on the scans of a folder, which needs ignite; writes `NAME_trans.nii.gz`."""
+    from monai.bundle import ConfigWorkflow
+
+    places = {"bundle_root": str(root), "dataset_dir": str(folder), "output_dir": str(out)}
+    config = str(next((root / "configs").glob("inference.*")))
+    workflow = ConfigWorkflow(
+        config, logging_file=False, workflow_type="infer", device="$torch.device('cpu')", **places
+    )
+    workflow.initialize()
+    workflow.run()

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import sys
-from importlib.util import find_spec
 
 import nibabel
 import numpy as np
@@ -16,7 +15,17 @@ from scantune import FieldOfExperts, InputError
 from scantune.cli.main import main
 from scantune.tasks import Segmentation
 from tests.cli.test_cli import error_line
-from tests.toy_bundle import AFFINE, CONFIG, METADATA, infer_by_hand, toy_volume, write_bundle, write_data, write_volume
+from tests.toy_bundle import (
+    AFFINE,
+    CONFIG,
+    METADATA,
+    infer_by_hand,
+    infer_by_monai,
+    toy_volume,
+    write_bundle,
+    write_data,
+    write_volume,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +66,17 @@ def test_without_adaptation_every_voxel_is_that_of_monai(desk, tmp_path):
     assert np.unique(ours).tolist() == [0, 1, 2]
 
 
-@pytest.mark.skipif(find_spec("ignite") is None, reason="MONAI's evaluator needs pytorch-ignite")
 def test_without_adaptation_every_voxel_is_that_of_monais_workflow(desk, tmp_path):
-    from monai.bundle import ConfigWorkflow
-
-    write_volume(tmp_path / "in" / "scan.nii.gz", toy_volume(7)[0])
-    places = {"bundle_root": "balls", "dataset_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "eval")}
-    config = str(desk / "balls" / "configs" / "inference.json")
-    workflow = ConfigWorkflow(config, logging_file=False, workflow_type="infer", **places)
-    workflow.initialize()
-    workflow.run()
-    ours = scantune.adapt(scantune.load(desk / "balls", trust=True), desk / "scan.nii.gz", method="source").prediction
-    assert np.array_equal(ours, voxels(tmp_path / "eval" / "scan_trans.nii.gz"))
+    pytest.importorskip("ignite", reason="MONAI's workflow needs pytorch-ignite")
+    for scan in ("scan.nii.gz", "shifted.nii.gz"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / scan).write_bytes((desk / scan).read_bytes())
+    infer_by_monai(desk / "balls", tmp_path / "in", tmp_path / "eval")
+    model = scantune.load(desk / "balls", trust=True)
+    for scan in ("scan", "shifted"):
+        ours = scantune.adapt(model, desk / f"{scan}.nii.gz", method="source").prediction
+        assert np.array_equal(ours, voxels(tmp_path / "eval" / f"{scan}_trans.nii.gz"))
+        assert len(np.unique(ours)) > 1
 
 
 def test_two_commands_adapt_a_bundle(desk, tmp_path, capsys):
@@ -90,6 +98,15 @@ def test_two_commands_adapt_a_bundle(desk, tmp_path, capsys):
     assert main(["adapt", *scans, "--out", str(out)]) == 0
     assert "earlier run" in capsys.readouterr().out
     assert main(["adapt", *scans, "--out", str(tmp_path / "site"), "--site", "--steps", "2", "--no-page"]) == 0
+
+
+def test_two_commands_adapt_a_bundle_that_sees_whole_volumes(desk, tmp_path):
+    root = changed(tmp_path / "whole", {"inferer": {"_target_": "SimpleInferer"}})
+    prior = str(tmp_path / "prior.safetensors")
+    assert main(["fit", str(root), "--data", "data", "--out", prior, "--trust", "--device", "cpu"]) == 0
+    words = ["scan.nii.gz", "--model", str(root), "--prior", prior, "--trust", "--device", "cpu", "--steps", "1"]
+    assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "scan_seg.nii.gz").exists()
 
 
 def test_info_describes_a_bundle(desk, capsys):

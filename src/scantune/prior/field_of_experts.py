@@ -285,10 +285,10 @@ class FieldOfExperts:
         """Raise an error if the prior was fitted with another window than a network sees at once.
 
         Args:
-            window: Spatial size of the window, or None if the network sees whole slices or volumes.
+            window: Spatial size of the window; None or empty if the network sees whole slices or volumes.
         """
-        if window != self.window:
-            mine, theirs = (_extent(each) for each in (self.window, window))
+        if (window or None) != self.window:
+            mine, theirs = (_extent(each) for each in (self.window, window or None))
             raise InputError(
                 f"The prior was fitted to {mine}, but the network sees {theirs}, whose statistics differ. Use the same "
                 "window, or fit the prior again."

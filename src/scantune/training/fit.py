@@ -108,7 +108,7 @@ def fit_prior(
             seen = [(volume.images, volume.padding) for volume in training]
             prior = prior.calibrated(network, new, seen, model.task).with_shown(shown)
     # The cases are windows already.
-    prior = replace(prior, window=model.backend.window).to(torch.device("cpu"))
+    prior = replace(prior, window=model.backend.window or None).to(torch.device("cpu"))
     return prior.summarised() if chosen.summarise else prior
 
 
