@@ -7,7 +7,7 @@ that overlap by half: by `method="source"`, by the default, which assesses its s
 guard, so that the adapted network predicts the whole volume too. Each runs in a process of its own. The volume and the
 scores of all classes have to be in memory. What is compared is the peak without these, of the whole process and beyond
 what the process held before the call. The network is untrained and small, so that a map of the whole volume that nobody
-needs would show. Figures of memory depend neither on other work on the machine nor on the number of steps.
+needs would show. Figures of memory do not depend on other work on the machine, and every step needs the same.
 """
 
 import argparse

@@ -110,33 +110,44 @@ def test_readings_stand_for_the_whole_scan(network, prior):
     assert reader.voxel_ml * reader.images[:, 0].numel() == pytest.approx(scan.numel())
 
 
-def test_the_assessment_costs_at_most_a_quarter_of_a_run(network, prior):
-    """Passes of windows through the network: one with a gradient costs as much as three without."""
-    passes = {True: 0, False: 0}
-
-    def count(module, inputs):
-        passes[torch.is_grad_enabled() and inputs[0].requires_grad] += len(inputs[0])
-
-    scan = 1 - volume(11)[0]
-    runs = {}
-    for guard in (True, False):
-        passes |= {True: 0, False: 0}
-        handle = network.task.register_forward_pre_hook(count)
-        scantune.adapt(network, scan, prior=prior, guard=guard, stop="never")
-        handle.remove()
-        runs[guard] = passes[False] + 3 * passes[True]
-    assert runs[False] > 0
-    assert runs[True] - runs[False] <= runs[True] / 4
+def test_sizes_count_for_tensors_that_are_seen_in_windows():
+    """Their voxels have an unknown volume, as those at home have."""
+    layers = nn.Sequential(nn.Conv3d(1, 2, 1), nn.Conv3d(2, 2, 1))
+    with torch.no_grad():
+        for layer, weights, bias in zip(layers, ([1, 1], [-1, 0, 1, 0]), ([0, 0], [0.45, -0.45]), strict=True):
+            layer.weight.copy_(torch.tensor(weights).float().view_as(layer.weight))
+            layer.bias.copy_(torch.tensor(bias))
+    known = FieldOfExperts.fit(layers, [volume(seed)[0] for seed in range(3)], patches=PATCHES, window=WINDOW)
+    known = known.calibrated(layers, [volume(seed)[0] for seed in (3, 4)])
+    usual, bright = (scantune.adapt(layers, volume(5)[0] + more, prior=known, method="source") for more in (0, 0.5))
+    assert not any("absurdly" in warning for warning in usual.warnings)
+    assert any("absurdly large" in warning for warning in bright.warnings)
+    assert bright.facts["verdict"] == "failed"
 
 
-def test_the_assessment_of_a_calibrated_prior_costs_at_most_a_quarter_of_a_run(network, prior, monkeypatch):
-    """The same for a scan that is adapted to convergence."""
+def calibrated(network, prior):
+    """The prior with readings of held-out scans, which are the same whether windows or whole scans are given."""
     scans = [volume(seed) for seed in range(20, 26)]
     parts = [Tiling(WINDOW).sample(scan, reference=labels) for scan, labels in scans]
     known = prior.calibrated(network, map(HomeScan, parts), task=scantune.tasks.Segmentation())
     whole = [HomeScan(Volume(images, reference=labels)) for images, labels in scans]
     again = prior.calibrated(network, whole, task=scantune.tasks.Segmentation())
     assert torch.equal(known.calibration.home.dice, again.calibration.home.dice)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("known", "scan", "steps"),
+    [
+        (lambda _network, prior: prior, 1 - volume(11)[0], RESCUE_STEPS),
+        (calibrated, 1 - volume(11)[0], RESCUE_STEPS),
+        (lambda _network, prior: prior, volume(11)[0], 0),
+    ],
+    ids=["training subjects", "held-out subjects", "left alone"],
+)
+def test_the_assessment_costs_at_most_a_quarter_of_a_run(network, prior, monkeypatch, known, scan, steps):
+    """Passes of windows through the network: one with a gradient costs as much as three without."""
+    chosen = known(network, prior)
     spent = {"reading": 0, "all": 0}
 
     def count(module, inputs):
@@ -151,10 +162,29 @@ def test_the_assessment_of_a_calibrated_prior_costs_at_most_a_quarter_of_a_run(n
     labels_of = PredictionReader.labels
     monkeypatch.setattr(PredictionReader, "labels", counted)
     handle = network.task.register_forward_pre_hook(count)
-    result = scantune.adapt(network, 1 - volume(11)[0], prior=known)
+    result = scantune.adapt(network, scan, prior=chosen)
     handle.remove()
-    assert len(result.trace) == RESCUE_STEPS + 1
+    assert len(result.trace) == (steps + 1 if steps else 0)
     assert 0 < spent["reading"] <= spent["all"] / 4
+
+
+def test_the_guard_of_a_prior_without_readings_costs_at_most_a_quarter_of_a_run(network, prior):
+    """By the passes of a run with it, and of one without, which takes the same steps."""
+    passes = {True: 0, False: 0}
+
+    def count(module, inputs):
+        passes[torch.is_grad_enabled() and inputs[0].requires_grad] += len(inputs[0])
+
+    scan, old = 1 - volume(11)[0], replace(prior, trained=None)
+    runs = {}
+    for guard in (True, False):
+        passes |= {True: 0, False: 0}
+        handle = network.task.register_forward_pre_hook(count)
+        scantune.adapt(network, scan, prior=old, guard=guard, stop="never")
+        handle.remove()
+        runs[guard] = passes[False] + 3 * passes[True]
+    assert runs[False] > 0
+    assert runs[True] - runs[False] <= runs[True] / 4
 
 
 def peak_bytes(work):

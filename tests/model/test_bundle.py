@@ -101,7 +101,9 @@ def test_two_commands_adapt_a_bundle(desk, tmp_path, capsys):
 
 
 def test_two_commands_adapt_a_bundle_that_sees_whole_volumes(desk, tmp_path):
-    root = changed(tmp_path / "whole", {"inferer": {"_target_": "SimpleInferer"}})
+    pad = {"_target_": "SpatialPadd", "keys": "image", "spatial_size": [24, 24, 24]}
+    steps = {"_target_": "Compose", "transforms": [*CONFIG["preprocessing"]["transforms"], pad]}
+    root = changed(tmp_path / "whole", {"inferer": {"_target_": "SimpleInferer"}, "preprocessing": steps})
     prior = str(tmp_path / "prior.safetensors")
     assert main(["fit", str(root), "--data", "data", "--out", prior, "--trust", "--device", "cpu"]) == 0
     words = ["scan.nii.gz", "--model", str(root), "--prior", prior, "--trust", "--device", "cpu", "--steps", "1"]
