@@ -11,6 +11,7 @@ import torch
 
 import scantune
 from scantune import InputError
+from scantune.backends import Preprocessing
 from scantune.cli.main import main
 from scantune.model.architecture import Architecture
 from scantune.networks.monai_networks import MONAI_NETWORKS
@@ -139,6 +140,31 @@ def run_blocks(title, names):
     for block in code("python", title):
         exec(compile(block, "network.md", "exec"), names)
     return names
+
+
+def test_volumes_larger_than_a_network_sees():
+    torch.manual_seed(0)
+    names = {"scantune": scantune, "network_3d": scantune.AdaptableNetwork.default(2, dimensions=3, width=2).eval()}
+    names |= {"volumes": [torch.rand(1, 1, 16, 16, 16) for _ in range(2)], "volume": torch.rand(1, 1, 24, 16, 16)}
+    window, backend = code("python", "Volumes larger than a 3D network sees")
+    for block in (window, backend):
+        exec(compile(block.replace("96, 96, 96", "8, 8, 8"), "network.md", "exec"), names)
+    assert names["prior"].window == names["backend"].window == (8, 8, 8)
+    assert names["result"].prediction.shape == (1, 24, 16, 16)
+
+
+def test_scans_of_several_channels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    backend = Preprocessing(size=(24, 24), channels=2, scaling="z-score")
+    network = scantune.AdaptableNetwork.default(2, 2, width=2).eval()
+    prior = scantune.FieldOfExperts.fit(network, [torch.rand(4, 2, 24, 24) for _ in range(2)])
+    architecture = {"kind": "unet", "classes": 2, "channels": 2, "width": 2}
+    scantune.Model(network, {"disc": 1}, backend, architecture, prior=prior).save("two.safetensors")
+    for seed, name in enumerate(("my_T1", "my_FLAIR")):
+        write_volume(tmp_path / f"{name}.nii.gz", toy_volume(seed, (24, 24, 4))[0])
+    run_commands("Scans of several channels")
+    assert len(list((tmp_path / "out").glob("*_seg.nii.gz"))) == 2
 
 
 def test_outputs_are_read_as_the_page_says(toy):
