@@ -17,6 +17,7 @@ from scantune.adaptation.guard.stability import StabilityReading
 from scantune.adaptation.output_names import BidsNames
 from scantune.adaptation.settings import AdaptSettings
 from scantune.backends import Preprocessing, VolumePreprocessing
+from scantune.evaluation.evaluate import evaluate
 from scantune.prior.assessment import Readings, contact_shares, overlaps
 from scantune.prior.readings import HomeScan
 from scantune.scans.volume import Volume
@@ -152,6 +153,17 @@ def test_a_file_gets_a_file_for_each_structure(model, network, tmp_path):
     assert volumes["the core"] < volumes["whole"]
     assert result.view(entry).volumes_ml("whole")[1] == volumes["whole"]  # the core hides a part of it on a label map
     assert result.view(entry).volume_ml(result.view(entry).after, "whole") < volumes["whole"]
+    truth = labels.permute(2, 1, 0).numpy().astype(np.uint8)
+    nibabel.save(nibabel.Nifti1Image(truth, written.affine), tmp_path / "truth.nii.gz")
+    made_of = {"whole": (1, 2), "the core": 2}
+    scored = [
+        evaluate(
+            tmp_path / "out" / entry["outputs"][f"segmentation {name}"], tmp_path / "truth.nii.gz", structures=made_of
+        )
+        for name in made_of
+    ]
+    dice = [row.score.dice for each in scored for row in each.rows]
+    assert dice == pytest.approx(overlaps(found, regions(labels), 2))
 
 
 def test_commands_know_the_files_of_structures(model, tmp_path):
