@@ -35,8 +35,8 @@ from scantune.training.plan import TrainingPlan
 from scantune.training.train import train_model
 
 COLUMNS = ("cohort", "augment", "data", "site", "subject", "scan", "structure", "dice")
-SIMULATED, SEEN, NEW = "simulated", "seen", "new"
-"""What rows call simulated people, real ones that were looked at, and other real ones."""
+SIMULATED, OTHERS, SEEN, NEW = "simulated", "simulated, new people", "seen", "new"
+"""What rows call simulated people that settings were chosen by, other ones, real ones that were looked at, and others."""
 RECIPES = {"brain": "hcp"}
 """Recipes that are not called as their cohort."""
 FIRST = 20
@@ -44,7 +44,7 @@ FIRST = 20
 COARSE = {
     "prostate": (64, 2.5, 8, 3000),
     "cardiac": (72, 3.0, 11, 3000),
-    "spine": (64, 0.6, 10, 1000),
+    "spine": (80, 0.5, 12, 1200),
     "brain": (80, 2.2, 8, 600),
     "wmh": (96, 2.0, 8, 500),
 }
@@ -100,7 +100,7 @@ def scans(cohort: str, arguments: argparse.Namespace) -> Iterator[tuple[str, Cas
     for centre in known.centres:
         kept = {"slices": arguments.slices, "cache": arguments.cache or None}
         for case in known.cases(centre, arguments.split, **people, **kept):
-            yield SIMULATED, case
+            yield OTHERS if arguments.split == "test" else SIMULATED, case
     if arguments.real and anatomy_of(cohort) == "spine":
         for case in spine(Path(arguments.real)):
             if case.subject in DEVELOPMENT or arguments.all_real:
@@ -145,20 +145,19 @@ def table(arguments: argparse.Namespace) -> None:
     for path in arguments.files:
         with Path(path).open(newline="") as file:
             for row in csv.DictReader(file):
-                counts = SCORES[anatomy_of(row["cohort"])] if row["data"] == SIMULATED else "mean"
+                counts = SCORES[anatomy_of(row["cohort"])] if row["data"] in (SIMULATED, OTHERS) else "mean"
                 if row["structure"] == counts and row["dice"] != "nan":
                     known[row["cohort"], row["augment"], row["data"], row["site"]].append(float(row["dice"]))
     paper = paper_drops()
     print("| cohort | augment | data | centre | scans | Dice | lowest | drop | paper's |")
     print("|---|---|---|---|---|---|---|---|---|")
     for (cohort, augment, data, site), found in known.items():
-        home = fmean(known[cohort, augment, SIMULATED, COHORTS[cohort].source])
-        theirs = paper.get((anatomy_of(cohort), site)) if data == SIMULATED else None
-        told = "" if theirs is None else f"{theirs:.2f}"
-        drop = home - fmean(found)
+        home = known.get((cohort, augment, data, COHORTS[cohort].source))
+        theirs = None if home is None else paper.get((anatomy_of(cohort), site))
+        drop = "" if home is None else f"{fmean(home) - fmean(found):.3f}"
         print(
             f"| {cohort} | {augment} | {data} | {site} | {len(found)} | {fmean(found):.3f} | {min(found):.3f} "
-            f"| {drop:.3f} | {told} |"
+            f"| {drop} | {'' if theirs is None else f'{theirs:.2f}'} |"
         )
 
 
