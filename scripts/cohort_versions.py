@@ -36,7 +36,7 @@ from scantune.training.train import train_model
 
 COLUMNS = ("cohort", "augment", "data", "site", "subject", "scan", "structure", "dice")
 SIMULATED, OTHERS, SEEN, NEW = "simulated", "simulated, new people", "seen", "new"
-"""What rows call simulated people that settings were chosen by, other ones, real ones that were looked at, and others."""
+"""What rows call simulated people that settings were chosen by, other ones, real ones that were looked at, others."""
 RECIPES = {"brain": "hcp"}
 """Recipes that are not called as their cohort."""
 FIRST = 20
