@@ -23,7 +23,7 @@ from statistics import fmean
 import numpy as np
 from cord_measures import DEVELOPMENT
 from readme_tables import CENTRES, PAPER, PAPER_AT_HOME, SCORES
-from transfer_results import spine
+from transfer_results import LOOKED_AT, spine
 
 import scantune
 from scantune.config.recipe import read_recipe
@@ -34,7 +34,7 @@ from scantune.simulate import COHORTS
 from scantune.training.plan import TrainingPlan
 from scantune.training.train import train_model
 
-COLUMNS = ("cohort", "augment", "data", "site", "subject", "scan", "structure", "dice")
+COLUMNS = ("cohort", "augment", "seed", "data", "site", "subject", "scan", "structure", "dice")
 SIMULATED, OTHERS, SEEN, NEW = "simulated", "simulated, new people", "seen", "new"
 """What rows call simulated people that settings were chosen by, other ones, real ones that were looked at, others."""
 RECIPES = {"brain": "hcp"}
@@ -104,7 +104,7 @@ def scans(cohort: str, arguments: argparse.Namespace) -> Iterator[tuple[str, Cas
     if arguments.real and anatomy_of(cohort) == "spine":
         for case in spine(Path(arguments.real)):
             if case.subject in DEVELOPMENT or arguments.all_real:
-                yield SEEN if case.subject in DEVELOPMENT else NEW, case
+                yield SEEN if case.subject.partition("Ses")[0] in LOOKED_AT else NEW, case
 
 
 def scores(cohort: str, case: Case, prediction: np.ndarray, labels: dict[str, int]) -> Iterator[tuple[str, float]]:
@@ -131,7 +131,13 @@ def run(arguments: argparse.Namespace) -> None:
                 print(cohort, augment, found, f"{time.perf_counter() - start:.0f} s", flush=True)
                 for data, case in scans(cohort, arguments):
                     prediction = scantune.adapt(model, case, method="source", device="cpu").prediction
-                    row = {"cohort": cohort, "augment": augment, "data": data, "site": case.site}
+                    row = {
+                        "cohort": cohort,
+                        "augment": augment,
+                        "seed": arguments.seed,
+                        "data": data,
+                        "site": case.site,
+                    }
                     for name, score in scores(cohort, case, prediction, model.labels):
                         told = {"subject": case.subject, "scan": case.name, "structure": name, "dice": f"{score:.4f}"}
                         rows.writerow({**row, **told})
@@ -141,22 +147,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Print what each centre loses, beside the paper's."""
-    known: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    known: dict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
     for path in arguments.files:
         with Path(path).open(newline="") as file:
             for row in csv.DictReader(file):
                 counts = SCORES[anatomy_of(row["cohort"])] if row["data"] in (SIMULATED, OTHERS) else "mean"
                 if row["structure"] == counts and row["dice"] != "nan":
-                    known[row["cohort"], row["augment"], row["data"], row["site"]].append(float(row["dice"]))
+                    for site in (row["site"], *(("all",) if row["data"] in (SEEN, NEW) else ())):
+                        which = (row["cohort"], row["augment"], row["seed"], row["data"], site)
+                        known[which].append(float(row["dice"]))
     paper = paper_drops()
-    print("| cohort | augment | data | centre | scans | Dice | lowest | drop | paper's |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for (cohort, augment, data, site), found in known.items():
-        home = known.get((cohort, augment, data, COHORTS[cohort].source))
+    print("| cohort | augment | seed | data | centre | scans | Dice | lowest | drop | paper's |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (cohort, augment, seed, data, site), found in known.items():
+        home = known.get((cohort, augment, seed, data, COHORTS[cohort].source))
         theirs = None if home is None else paper.get((anatomy_of(cohort), site))
         drop = "" if home is None else f"{fmean(home) - fmean(found):.3f}"
         print(
-            f"| {cohort} | {augment} | {data} | {site} | {len(found)} | {fmean(found):.3f} | {min(found):.3f} "
+            f"| {cohort} | {augment} | {seed} | {data} | {site} | {len(found)} | {fmean(found):.3f} | {min(found):.3f} "
             f"| {drop} | {'' if theirs is None else f'{theirs:.2f}'} |"
         )
 
