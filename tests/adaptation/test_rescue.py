@@ -1,5 +1,6 @@
 """Rescue of failed scans: the choice of a stage on made-up readings, and whole runs on a toy network."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from scantune.adaptation.guard.rescue import (
     best_stage,
     candidate_steps,
 )
+from scantune.methods.expert_statistics import ExpertStatistics
 from scantune.prior.assessment import HomeReadings, assess
 from scantune.prior.readings import HomeScan, PredictionReader
 from scantune.scans.volume import Volume
@@ -148,6 +150,31 @@ def test_without_labels_the_estimate_is_of_an_agreement(toy, calibrated):
     assert (result.facts["estimate"], labelled.facts["estimate"]) == ("agreement", "dice")
     assert result.facts["expected_before"] == pytest.approx(labelled.facts["expected_before"] / 0.98, abs=0.02)
     assert prior.calibration.home.people == 8
+
+
+def test_a_normaliser_that_half_precision_wraps_during_the_run_is_rescued_all_the_same(toy, calibrated, monkeypatch):
+    """As on a GPU: what is kept of a stage must have the names that the parameters had before."""
+
+    def wrapped(statistics, volume, objective, moving):
+        statistics.use_half_precision(volume.images[:, 0].numel())
+        monkeypatch.setattr(statistics.precision, "running", nullcontext)
+        monkeypatch.setattr(statistics.precision, "lifted", dict)
+
+    images, labels = toy_scan(201)
+    plain = scantune.adapt(toy.network, images**2, calibrated)
+    monkeypatch.setattr(ExpertStatistics, "choose_precision", wrapped)
+    result = scantune.adapt(toy.network, images**2, calibrated)
+    assert result.decision.action == "adapted"
+    assert dice(result.prediction, labels) == pytest.approx(dice(plain.prediction, labels), abs=0.05)
+
+
+def test_a_method_that_knows_its_answer_is_kept_where_it_helps(toy, calibrated):
+    """Batch-norm statistics are no parameters that a gradient moves."""
+    images, labels = toy_scan(201)
+    result = scantune.adapt(toy.network, images**2, calibrated, method="batchnorm")
+    assert dice(result.source_prediction, labels) < 0.7
+    assert result.decision.keeps_adapted
+    assert dice(result.prediction, labels) > dice(result.source_prediction, labels) + 0.2
 
 
 def test_a_failed_scan_is_rescued_and_its_estimate_is_near_the_truth(toy, calibrated):

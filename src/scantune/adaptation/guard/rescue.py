@@ -6,7 +6,7 @@ source prediction. The energy has been minimised, so it has no say in the choice
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.solvers import Adam, Bounded
 from scantune.methods import ClosedForm, Method
+from scantune.networks import AdaptableNetwork
 from scantune.prior.assessment import SELECTING, Assessment, Excesses, HomeReadings, Readings, assess
 from scantune.prior.readings import READ_SLICES, PredictionReader
 from scantune.scans.volume import Volume
@@ -110,12 +111,14 @@ class StageRule(StopRule):
         network: The network that the run changes.
         reader: Reads its predictions.
         steps: Number of steps of the run.
+        moving: The parameters that move, by their names before the run: a GPU may wrap the normaliser during it.
         stages: The stages that were read so far.
     """
 
     network: nn.Module
     reader: PredictionReader
     steps: int
+    moving: Mapping[str, Tensor]
     stages: list[Stage] = field(default_factory=list)
 
     def judge(self, step: int, objective: float, energy: float | None) -> Verdict | None:  # noqa: ARG002
@@ -125,8 +128,8 @@ class StageRule(StopRule):
             return "accepted"
         if step not in candidate_steps(self.steps) or objective == math.inf:
             return None
-        moving = {name: part.detach().clone() for name, part in self.network.named_parameters() if part.requires_grad}
-        self.stages.append(Stage(step, moving, self.reader.read(self.network, SELECTING)))
+        state = {name: part.detach().clone() for name, part in self.moving.items()}
+        self.stages.append(Stage(step, state, self.reader.read(self.network, SELECTING)))
         return "accepted"
 
 
@@ -190,9 +193,11 @@ class Rescue:
             schedule = replace(schedule, solver=Bounded(), steps=RESCUE_STEPS if steps is None else steps)
         return schedule, volume.thinned(READ_SLICES)
 
-    def stop_rule(self, network: nn.Module, method: Method, steps: int, at_source: bool) -> StageRule:  # noqa: ARG002
+    def stop_rule(self, network: AdaptableNetwork, method: Method, steps: int, at_source: bool) -> StageRule:  # noqa: ARG002
         """Return the rule of a run whose stages are read on the way."""
-        return StageRule(network=network, reader=self.reader, steps=1 if isinstance(method, ClosedForm) else steps)
+        if isinstance(method, ClosedForm):
+            return StageRule(network=network, reader=self.reader, steps=1, moving=method.moved(network))
+        return StageRule(network=network, reader=self.reader, steps=steps, moving=method.parameters(network))
 
     def decide(self, network: nn.Module, trajectory: Trajectory, origin: float) -> Decision:  # noqa: ARG002
         """Return the decision on a run.
@@ -205,7 +210,8 @@ class Rescue:
         rule = trajectory.rule
         stage = self.choose(rule.stages) if isinstance(rule, StageRule) else None
         trajectory.choose(None if stage is None else stage.step, {} if stage is None else stage.state)
-        network.load_state_dict(trajectory.state, strict=False)
+        unknown = network.load_state_dict(trajectory.state, strict=False).unexpected_keys
+        assert not unknown, f"The network has no {unknown[0]}."
         after = None if stage is None or self.leaves_alone else self.reader.read(network)
         return self.settle(after)
 
