@@ -29,6 +29,9 @@ LIMIT, GAIN, LOSS = 0.7, 0.01, 0.05
 NETWORKS = {"plain": "baseline", "strong": "strong baseline"}
 """The un-adapted rows of the networks."""
 
+Key = tuple[str, str, str, str, int]
+"""Cohort, centre, person, scan, training run."""
+
 Runs = Mapping[str, Mapping[str, Any]]
 """The manifests of one scan, with their Dice, by row."""
 
@@ -41,8 +44,9 @@ class Row:
         home: Mean Dice of the network at the training centre.
         source: Dice of the un-adapted network.
         unguarded: Dice of the objective under `fast`, without a guard.
-        default: Dice of what the default hands out.
+        default: Dice of what the default hands out; NaN where it was not run, as is all that follows but `paper`.
         expected: The estimate that is shown; NaN where none is.
+        paper: Dice of the same objective after the paper's 1000 epochs; NaN where they were not run.
     """
 
     cohort: str
@@ -60,6 +64,7 @@ class Row:
     expected_before: float
     verdict: str
     expected: float
+    paper: float
 
     @property
     def change(self) -> float:
@@ -79,12 +84,12 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 
 
 def collect(store: Path) -> Iterator[Row]:
-    """Yield the rows of a store of jobs."""
+    """Yield the rows of a store of jobs; people of whom a default row is missing have none."""
     scores = {}
     for path in sorted(store.glob("rescue-*.toml")):
         made = tomllib.loads(path.read_text(encoding="utf-8"))
         scores[made["data"]["cohort"]] = made["experiment"]["score"]
-    scans: dict[tuple[str, str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+    scans: dict[Key, dict[str, dict[str, Any]]] = defaultdict(dict)
     for path in sorted(store.glob("jobs/*/manifest.json")):
         told = json.loads(path.read_text(encoding="utf-8"))
         if told["cohort"] in scores:
@@ -92,27 +97,31 @@ def collect(store: Path) -> Iterator[Row]:
                 dice = {row["structure"]: row["dice"] for row in csv.DictReader(file)}
             key = (told["cohort"], told["site"], told["subject"], told["scan"], told["seed"])
             scans[key][told["method"]] = {**told, "dice": round(float(dice[scores[told["cohort"]]]), 4)}
+    defaults = {f"{network}, default" for network in NETWORKS}
+    unfinished = {(*key[:3], key[-1]) for key, runs in scans.items() if not defaults <= runs.keys()}
     for key, runs in sorted(scans.items()):
         for network, source in NETWORKS.items():
-            if {source, f"{network}, unguarded", f"{network}, default"} <= runs.keys():
+            if {source, f"{network}, unguarded"} <= runs.keys():
                 home = [
                     other[source]["dice"]
                     for (cohort, site, *_, seed), other in scans.items()
                     if (cohort, site, seed) == (key[0], COHORTS[key[0]].source, key[-1]) and source in other
                 ]
-                yield _row(key, network, fmean(home), runs)
+                yield _row(key, network, fmean(home), runs, (*key[:3], key[-1]) not in unfinished)
 
 
-def _row(key: tuple[str, str, str, str, int], network: str, home: float, runs: Runs) -> Row:
-    default = runs[f"{network}, default"]
+def _row(key: Key, network: str, home: float, runs: Runs, finished: bool) -> Row:
+    nothing: dict[str, Any] = {"dice": math.nan, "decision": "", "facts": {}}
+    default = runs[f"{network}, default"] if finished else nothing
     facts = default["facts"]
     numbers = (facts.get("expected_before"), facts.get("expected"))
     before, after = (math.nan if number is None else round(number, 4) for number in numbers)
     dice = (runs[NETWORKS[network]]["dice"], runs[f"{network}, unguarded"]["dice"], default["dice"])
     verdicts = (str(facts.get("verdict_before", "")), str(facts.get("verdict", "")))
+    paper = runs.get(f"{network}, paper", {"dice": math.nan})["dice"]
     cohort, site, subject, scan, seed = key
     about = (cohort, site, subject, scan, network, seed, round(home, 4))
-    return Row(*about, *dice, default["decision"], verdicts[0], before, verdicts[1], after)
+    return Row(*about, *dice, default["decision"], verdicts[0], before, verdicts[1], after, paper)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -196,8 +205,9 @@ def lines_of(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def page(rows: Sequence[Row]) -> list[str]:
+def page(every: Sequence[Row]) -> list[str]:
     """Return the lines of the page."""
+    rows = [row for row in every if row.decision]
     columns = {"all": list(rows)}
     columns |= {network: [row for row in rows if row.network == network] for network in NETWORKS}
     columns |= {cohort: [row for row in rows if row.cohort == cohort] for cohort in sorted({r.cohort for r in rows})}
@@ -213,12 +223,31 @@ def page(rows: Sequence[Row]) -> list[str]:
     centres: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         centres[row.cohort, row.site, row.network].append(row)
-    for (cohort, site, network), some in centres.items():
+    for (cohort, site, network), some in sorted(centres.items()):
         means = (fmean(r.source for r in some), fmean(r.unguarded for r in some), fmean(r.default for r in some))
         counts = (sum(r.decision == name for r in some) for name in ("left alone", "adapted", "unsolved"))
         worst = min(r.change for r in some)
         cells = [cohort, site, network, str(len(some)), *(f"{mean:.3f}" for mean in means), f"{worst:+.3f}"]
         told.append(f"| {' | '.join(cells)} | {', '.join(map(str, counts))} |")
+    return told
+
+
+def schedule_lines(rows: Sequence[Row]) -> list[str]:
+    """Compare `fast`, both without a guard, with the paper's 1000 epochs on the scans that have both."""
+    both = [row for row in rows if not math.isnan(row.paper)]
+    if not both:
+        return []
+    told = [
+        "",
+        "| cohort | scans | source | fast | paper | mean difference | largest |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in ("all", *sorted({row.cohort for row in both})):
+        some = [row for row in both if name in ("all", row.cohort)]
+        apart = [row.unguarded - row.paper for row in some]
+        means = (fmean(r.source for r in some), fmean(r.unguarded for r in some), fmean(r.paper for r in some))
+        cells = [name, str(len(some)), *(f"{mean:.3f}" for mean in means), f"{fmean(apart):+.3f}"]
+        told.append(f"| {' | '.join(cells)} | {max(apart, key=abs):+.3f} |")
     return told
 
 
@@ -235,12 +264,13 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(map(asdict, collect(given.place)))
     else:
+        found = read_rows(given.place)
         title = ["# The default on the second version of the simulated cohorts", ""]
         about = [
             f"By `python speed/criteria/cohorts.py page {given.place}`; how rows are made is said in that script.",
             "",
         ]
-        given.out.write_text("\n".join([*title, *about, *page(read_rows(given.place)), ""]), encoding="utf-8")
+        given.out.write_text("\n".join([*title, *about, *page(found), *schedule_lines(found), ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
