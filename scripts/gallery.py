@@ -1,36 +1,57 @@
-"""The gallery of the documentation: of the model `brain` a scan that was rescued, one left alone and one flagged.
+"""The gallery of the documentation: scans that were adapted, left alone and flagged.
 
-python scripts/gallery.py              writes docs/gallery.md and docs/figures/gallery-*.png
-python scripts/gallery.py --device cuda
+    python scripts/gallery.py                    the part about the bundled model `brain`
+    python scripts/gallery.py --store STORE      the part about every anatomy, from a store of scripts/paper_runs.py
+    python scripts/gallery.py --store STORE --device cuda --out FOLDER
 
-All scans are simulated: the first test person of each centre of `SCANS`.
+Each writes its part of gallery.md and its figures/gallery-*.png, in docs/ or in another folder. The other part
+stays as it is. All scans are simulated. The bundled model sees the first test person of each centre of `SCANS`.
+`gallery_examples.py` says which scans of the other anatomies are shown.
 """
 
 import argparse
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from typing import Any
+
+from gallery_examples import ACTIONS, Anatomy, Found, anatomies
+from numpy.typing import NDArray
+from PIL import Image
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.figure import case_figure
+from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
-from scantune.evaluation.metrics import dice
+from scantune.benchmark.jobs import JobEnvironment
+from scantune.benchmark.jobs.scoring import common_structures, dices
+from scantune.benchmark.store import Store
+from scantune.evaluation.rows import MEAN
 from scantune.model.model import Model, load
 from scantune.plots.files import save_figure
+from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.simulate import COHORTS, read_centres
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 
 MODEL, COHORT, SLICES = "brain", "contrasts", 8
+COLOURS = 128
+"""Of a picture, so that its file is small."""
+NAMED = 3
+"""Structures that captions name, at most. Of more, they give the mean."""
 
-WORDS = {
+WORDS: dict[Action, str] = {
     "adapted": "The prediction of the trained network is not reliable here. The adapted one replaces it.",
     "left alone": "The prediction looks as reliable as at the training site, so nothing was changed.",
-    "unsolved": "The network fails on this scan and adaptation does not help. scantune says so, and the "
-    "prediction of the trained network stands.",
+    "unsolved": "scantune does not trust the prediction and says so. Adaptation did not help, so the prediction of the "
+    "trained network stands.",
 }
 """What a decision means."""
+STILL_DOUBTFUL = "scantune does not trust the prediction of the adapted network either, and says so."
+"""What `unsolved` means where the adapted prediction is expected to be the better one of the two."""
+TITLES: dict[Action, str] = {"adapted": "Adapted", "left alone": "Left alone", "unsolved": "Flagged"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,7 @@ SCANS = (
     Example(
         "source-3T-mprage",
         "Left alone: the scanner of the training",
-        "The scanner that the network was trained at, with a person whom it has not seen.",
+        "The scanner that the network was trained on, and a person whom it has not seen.",
     ),
     Example(
         "pd-3T",
@@ -67,14 +88,42 @@ SCANS = (
     ),
 )
 
-HEAD = f"""# Gallery
+HEAD = """# Gallery
 
-What scantune does with its bundled model `{MODEL}`, on simulated scans of which the truth is known. These are chosen
-examples: they do not say how often each outcome occurs ([results](claims.md)). `scantune demo` shows all centres,
-and spinal cords of another brightness with the bundled model `spine`.
-The third bundled model, `brain-register`, [registers an atlas](registration.md), where no verdict is given.
+What scantune does with simulated scans, of which the truth is known. Pictures show one slice of each scan. These are
+examples: they do not say how often each outcome occurs. [The paper's claims](claims.md) has the measurements.
 
-`python scripts/gallery.py` makes this page."""
+`python scripts/gallery.py` makes the part about the bundled model. `python scripts/gallery.py --store STORE` makes the
+part about every anatomy."""
+
+BUNDLED = f"""## The bundled model `{MODEL}`
+
+These three scans were chosen to show one outcome each. `scantune demo` shows all centres, and spinal cords of another
+brightness with the bundled model `spine`. The third bundled model, `brain-register`, [registers an
+atlas](registration.md) and gives no verdict."""
+
+EVERY = """## Every anatomy of the paper
+
+A rule chose these scans, whatever their Dice. It goes through the first test person of every centre, first with the
+network trained without augmentation, then with the one trained with strong augmentation. It takes the first scan with
+each decision. So an adapted scan need not be a rescued one: compare the Dice before and after."""
+
+PARTS = ("bundled", "anatomies")
+"""The parts of the page, in their order."""
+
+
+def bundled(out: Path, device: str) -> Iterator[str]:
+    """Yield the paragraphs on the bundled model, whose pictures are written to a folder."""
+    yield BUNDLED
+    model = load(MODEL)
+    for example in SCANS:
+        result = adapted(example, model, device)
+        name = f"gallery-{example.centre}.png"
+        title = f"Simulated scan, {example.centre}: {result.decision.action}"
+        save_small(result, title, model.prior, out / "figures" / name)
+        yield f"### {example.title}"
+        yield f"{example.about} {outcome(result)}"
+        yield f"![{example.title}](figures/{name})"
 
 
 def adapted(example: Example, model: Model, device: str) -> Result:
@@ -86,50 +135,98 @@ def adapted(example: Example, model: Model, device: str) -> Result:
     return adapt(model, case, device=device)
 
 
-def section(example: Example, model: Model, device: str) -> str:
-    """The part of a centre, whose picture is written beside the page."""
-    result = adapted(example, model, device)
-    case = result.case
-    assert case is not None and case.reference is not None
-    before, after = (
-        {name: dice(found, case.reference, value) for name, value in model.labels.items() if value}
-        for found in (result.source_prediction, result.prediction)
-    )
-    captions = {
-        heading: "Dice " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-        for heading, scores in (("Before", before), ("After", after))
-    }
-    prior = model.prior
-    figure = case_figure(
-        result,
-        title=f"Simulated scan, {example.centre}: {result.decision.action}",
-        captions=captions,
-        floor=None if prior is None else prior.floor(),
-    )
-    name = f"gallery-{example.centre}.png"
-    save_figure(figure, DOCS / "figures" / name, 90)
-    facts = result.facts
-    verdicts = " → ".join(dict.fromkeys((facts["verdict_before"], facts["verdict"])))
-    scores = f"{fmean(before.values()):.2f} before, {fmean(after.values()):.2f} after"
-    return "\n\n".join(
-        [
-            f"## {example.title}",
-            f"{example.about} Decision: `{result.decision.action}`. {WORDS[result.decision.action]}",
-            f"Mean Dice {scores}; expected without the truth: {facts['expected_before']:.2f} before. "
-            f"Verdict: {verdicts}.",
-            f"![{example.title}](figures/{name})",
-        ]
+def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
+    """Yield the paragraphs on the anatomies of a store, whose pictures are written to a folder."""
+    yield EVERY
+    environment = JobEnvironment(store.finished, store.running, device)
+    for anatomy in anatomies(store, device):
+        for old in (out / "figures").glob(f"gallery-{anatomy.name}-*.png"):
+            old.unlink()
+        yield f"### {anatomy.title}"
+        yield introduction(anatomy)
+        for action in ACTIONS:
+            if action not in anatomy.found:
+                yield f"**{TITLES[action]}: none.** No scan among these ended as `{action}`."
+                continue
+            found = anatomy.found[action]
+            name = f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
+            title = f"Simulated scan, {found.job.cohort} {found.job.scan.site}: {action}"
+            prior = environment.model(found.job.prior or found.job.network).prior
+            save_small(found.result, title, prior, out / "figures" / name)
+            yield f"**{TITLES[action]}: {place(found)}.** {outcome(found.result)}"
+            yield f"![{anatomy.title}, {action}](figures/{name})"
+
+
+def introduction(anatomy: Anatomy) -> str:
+    """What was trained, and how the scans of the rule ended."""
+    plan = anatomy.plan
+    counted = ", ".join(f"{anatomy.counts[action]} {action}" for action in ACTIONS)
+    return (
+        f"Two networks were trained at {plan.source.training_site()} of the cohort `{plan.source.cohort_name}`, for "
+        f"{plan.recipe.train.iterations} iterations each. Of {anatomy.counts.total()} scans, {counted}."
     )
 
 
-def main(device: str) -> None:
-    """Write the page and its pictures."""
-    model = load(MODEL)
-    parts = [section(example, model, device) for example in SCANS]
-    (DOCS / "gallery.md").write_text("\n\n".join([HEAD, *parts]) + "\n", encoding="utf-8")
+def place(found: Found) -> str:
+    """Where the scan and the network are from."""
+    return f"{found.job.scan.site}, by the network trained {found.trained}"
+
+
+def outcome(result: Result) -> str:
+    """What was decided, with the Dice before and after, and what scantune expected."""
+    action, facts = result.decision.action, result.facts
+    words = STILL_DOUBTFUL if action == "unsolved" and result.decision.keeps_adapted else WORDS[action]
+    before, after = (scores(result, found)[MEAN] for found in (result.source_prediction, result.prediction))
+    expected = facts.get("expected_before")
+    told = "" if expected is None else f"; expected without the truth: {expected:.2f} before"
+    verdicts = " → ".join(dict.fromkeys(str(facts[key]) for key in ("verdict_before", "verdict") if facts.get(key)))
+    return f"Decision: `{action}`. {words}\n\nMean Dice {before:.2f} before, {after:.2f} after{told}." + (
+        f" Verdict: {verdicts}." if verdicts else ""
+    )
+
+
+def scores(result: Result, prediction: NDArray[Any]) -> dict[str, float]:
+    """The Dice of every structure that the scan has, and their mean."""
+    assert result.case is not None
+    return dices(prediction, result.case, common_structures(result.labels, result.labels), whole=False)
+
+
+def save_small(result: Result, title: str, prior: FieldOfExperts | None, path: Path) -> None:
+    """Write the picture of a result with few colours."""
+    captions = {}
+    for heading, prediction in (("Before", result.source_prediction), ("After", result.prediction)):
+        each = scores(result, prediction)
+        shown = each if len(each) <= NAMED + 1 else {MEAN: each[MEAN]}
+        named = {name: value for name, value in shown.items() if name != MEAN or len(shown) == 1}
+        captions[heading] = "Dice " + "  ".join(f"{name} {value:.2f}" for name, value in named.items())
+    floor = None if prior is None else prior.floor()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_figure(case_figure(result, title=title, captions=captions, floor=floor), path, 90)
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """The page with a part replaced."""
+    parts = dict(re.findall(r"<!-- part (\w+) -->\n\n(.*?)\n\n<!-- end -->", page, re.DOTALL)) | {name: text}
+    kept = (f"<!-- part {part} -->\n\n{parts[part]}\n\n<!-- end -->" for part in PARTS if part in parts)
+    return "\n\n".join([HEAD, *kept]) + "\n"
+
+
+def main(store: Path | None, out: Path, device: str) -> None:
+    """Write a part of the page and its pictures."""
+    paragraphs = bundled(out, device) if store is None else every_anatomy(Store(store), out, device)
+    text = "\n\n".join(paragraphs)
+    page = out / "gallery.md"
+    old = page if page.exists() else DOCS / "gallery.md"
+    page.write_text(with_part(old.read_text(encoding="utf-8"), PARTS[store is not None], text), encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, help="a store with the experiments rescue-prostate, ...")
+    parser.add_argument("--out", type=Path, default=DOCS)
     parser.add_argument("--device", default="cpu")
-    main(parser.parse_args().device)
+    given = parser.parse_args()
+    main(given.store, given.out, given.device)
