@@ -35,17 +35,17 @@ SPLIT, SEED = "validation", 1
 seed 0, so that this one is new to them even at the training centre."""
 
 RULE = (
-    "Each scan is that of the first validation person of its centre, drawn with seed 1, whatever came out. All centres "
-    "are shown unless some were asked for by name. Names such as gamma-0 are scans of the training site with another "
-    "brightness: each family of such changes at full strength, in two random draws where it is random. The bundled "
-    "model spine was trained without augmentation, so that such changes often make it fail."
+    "Each scan is of the first validation person of its centre, drawn with seed 1. None was chosen by its result. All "
+    "centres are shown unless you name some. Names such as gamma-0 are scans of the training site with another "
+    "brightness: each kind of change at full strength, with two draws if it is random. The bundled model spine was "
+    "trained without augmentation, so such changes often make it fail."
 )
 """The rule by which scans are drawn, for pages."""
 
 TITLE = "What scantune does: examples"
 EXAMPLES = (
-    "These are examples of simulated scans, so that the truth is known. They show what scantune does; they are no "
-    "evidence of how well it does it on real scans."
+    "These are examples of simulated scans, so the truth is known. They show what scantune does, not how well it works "
+    "on real scans."
 )
 UNKNOWN = "unknown"
 
@@ -168,21 +168,21 @@ class Words:
 OUTCOMES: dict[Action, Words] = {
     "adapted": Words(
         "Adapted",
-        "The network's segmentation was not reliable; that of the adapted network is expected to be better.",
+        "The network's segmentation did not look reliable. That of the adapted network is expected to be better.",
         "was adapted",
         "were adapted",
     ),
     "left alone": Words(
         "Left alone",
-        "The network's segmentation looked reliable, so that nothing was changed.",
+        "The network's segmentation looked reliable, so nothing was changed.",
         "was left alone",
         "were left alone",
         changes=False,
     ),
     "unsolved": Words(
-        "Unsolved, and flagged",
-        "The network is not reliable on these scans, and adaptation did not help enough. scantune says so: do not use "
-        "such a segmentation unseen.",
+        "Flagged as unsolved",
+        "The network is not reliable on these scans, and adaptation did not help enough. Do not use such a "
+        "segmentation without looking at it.",
         "is flagged as unsolved",
         "are flagged as unsolved",
     ),
@@ -342,7 +342,7 @@ def summary(scans: Sequence[DemoScan]) -> list[str]:
     counted = _joined([_counted(words, found) for words, found in by_outcome(others)])
     return [
         f"Of {len(others)} shifted {'scan' if len(others) == 1 else 'scans'}, {counted}.",
-        f"Their mean Dice changed by {fmean(changes):+.3f}; the lowest change of a scan is {min(changes):+.3f}.",
+        f"Their mean Dice changed by {fmean(changes):+.3f}, and that of the worst scan by {min(changes):+.3f}.",
     ]
 
 

@@ -153,7 +153,7 @@ def test_loading_leaves_random_numbers_alone(desk):
     [
         ("my_networks:nothing", "cannot be imported .AttributeError"),
         ("no_such_module:build", "cannot be imported .ModuleNotFoundError"),
-        ("my_networks:broken", "could not be built of the arguments .* no such weights"),
+        ("my_networks:broken", "could not be built from the arguments .* no such weights"),
         ("my_networks:other", "must return a network, a torch.nn.Module, but it returned str"),
         ("my_networks:CONSTANT", "must be a function that returns a network, but it is int"),
         ("no-colon", "neither built in nor offered by an installed package.*unet, register, monai:AttentionUnet"),

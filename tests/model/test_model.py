@@ -258,7 +258,7 @@ def test_tensors_that_cannot_be_are_told(model, tmp_path, name, change, told):
     [
         ("architecture", [], "architecture in the record"),
         ("architecture/width", 10**4, "do not fit the recorded architecture"),
-        ("architecture/width", "wide", "could not be built of the arguments"),
+        ("architecture/width", "wide", "could not be built from the arguments"),
         ("labels", {"rim": "one"}, "labels in the record"),
         ("labels", {"rim": 1, "core": 1}, "value of its own"),
         ("helpers", "none", "helpers in the record"),

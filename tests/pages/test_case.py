@@ -68,11 +68,16 @@ def test_readings_stability_and_remarks_are_shown():
     assert "<p>Few &lt;slices&gt;.</p>" in page
 
 
+def test_a_measure_that_did_not_change_is_shown_once():
+    page = case_page(case_view(entry=entry(guard={"stability_before": 0.9, "stability_after": 0.9})))
+    assert "<dt>Stability</dt><dd><strong>0.900</strong>" in page
+
+
 def test_an_estimate_that_cannot_be_trusted_is_not_shown():
     facts = {"verdict_before": "failed", "verdict": "doubtful", "estimate": "dice", "expected_before": 0.3}
     page = case_page(case_view(entry=entry(**facts, expected=None, decision="unsolved", adapted_kept=True)))
     assert "Expected Dice" in page
-    assert "failed, then doubtful (no number can be trusted)" in page
+    assert "failed, then doubtful (no reliable estimate)" in page
 
 
 def test_without_a_reference_or_steps_less_is_shown():

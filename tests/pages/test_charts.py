@@ -35,6 +35,14 @@ def test_the_trace_is_drawn_with_levels_the_chosen_step_and_refused_ones():
     assert "energy from 0.180 to 0.0200" in chart.get("aria-label")
 
 
+@pytest.mark.parametrize(("energies", "end"), [((1.0, 0.5, 0.25, 0.125), "start"), ((0.125, 0.25, 0.5, 1.0), "end")])
+def test_the_name_of_a_level_stands_where_curves_are_farther_away(energies, end):
+    rows = [{"step": n, "objective": value, "cnn": value} for n, value in enumerate(energies)]
+    chart = ElementTree.fromstring(trace_chart(rows, {"least possible": 0.11}, None))
+    name = next(text for text in chart.findall("text[@class='name']"))
+    assert (name.text, name.get("text-anchor")) == ("least possible", end)
+
+
 def test_a_trace_without_energy_or_with_odd_numbers_is_drawn():
     rows = [{"step": n, "objective": value} for n, value in enumerate([1.0, -0.5, math.inf, 0.2])]
     chart = ElementTree.fromstring(trace_chart(rows, {"least possible": 0.01}, None, "one minus Dice"))

@@ -151,7 +151,7 @@ class _Expansion:
         network = self._network(row.network, seed, fold)
         labels = self._labels(source)
         if not common_structures(self._labels(fold.home), labels) and table.score != WHOLE:
-            raise InputError(f"{scan.site} has the labels {labels}, of which the networks know none.")
+            raise InputError(f"{scan.site} has the labels {labels}, but the networks predict none of them.")
         return Adaptation(
             title=f"{name}, {scan.title}" + (f", seed {seed}" if len(table.seeds) > 1 else ""),
             seed=seed,

@@ -58,7 +58,7 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise InputError(f"Another scantune bench is at work in {self.folder}. Wait, or stop it.") from error
+                raise InputError(f"Another scantune bench is running in {self.folder}. Wait, or stop it.") from error
             yield
 
     def has(self, key: str) -> bool:

@@ -65,15 +65,15 @@ class Adapt:
     foe-cnn: of features alone;
     entropy: make predictions confident;
     dae: make predictions plausible, by a denoising autoencoder;
-    ae: make image and prediction familiar, by autoencoders;
-    batchnorm: take the scan's own norm statistics;
-    instance: bend an atlas until it looks like the scan (registration only);
+    ae: make image and prediction easy to reconstruct, by autoencoders;
+    batchnorm: use the scan's own statistics in batch norms;
+    instance: deform an atlas until it matches the scan (registration only);
     source: adapt nothing."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="(default: the paper's)")] = ()
     """The method's options, such as moving=norm-affine or learning_rate=1e-3; docs/methods.md lists them."""
     preset: Annotated[Preset, arg(metavar="|".join(PRESET_NAMES))] = AdaptSettings.preset
-    """How to minimise: fast takes few exact steps, paper follows the publication and has no guard, converged gets as
-    far as paper in tens of exact steps."""
+    """How to minimise: fast takes few exact steps, paper follows the publication and has no guard, converged reaches
+    about the objective of paper in tens of exact steps."""
     steps: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
     """The number of steps per scan."""
     batch: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the preset's)")] = None
@@ -83,8 +83,8 @@ class Adapt:
     seed: Annotated[int, arg(metavar="N")] = AdaptSettings.seed
     """Fixes every random choice."""
     stop: Annotated[Stop, arg(metavar="stable|typical|never")] = AdaptSettings.stop
-    """When fast ends early, for priors without home readings: when predictions no longer improve (stable), also when
-    the scan is typical, or never."""
+    """When preset fast stops early, for priors without home readings: stable, when predictions no longer improve;
+    typical, also when the scan has become typical; never."""
     workers: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: chosen for the device)")] = None
     """How many scans to adapt to at the same time. Results do not depend on it."""
     site: Flag = False
@@ -98,7 +98,7 @@ class Adapt:
     """Name results as BIDS derivatives: sub-01/anat/sub-01_desc-scantuneT1w_dseg.nii.gz for sub-01_T1w.nii.gz, with
     dataset_description.json."""
     dicom_seg: Flag = False
-    """Also write NAME_seg.dcm (DICOM-SEG) for scans from DICOM files. It names the patient as they do."""
+    """Also write NAME_seg.dcm (DICOM-SEG) for scans from DICOM files. It contains the patient's name, as they do."""
     no_page: Flag = False
     """Write no pages."""
     overwrite: Flag = False

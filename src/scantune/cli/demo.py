@@ -23,7 +23,7 @@ class Demo:
     """Show what adaptation does, on simulated scans of other scanners."""
 
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("demo")
-    """Gets index.html with a page per scan, a figure per scan, and demo.csv with the scores."""
+    """Where to write index.html, a page and a figure per scan, and demo.csv with the scores."""
     model: Annotated[tuple[str, ...], arg(metavar="MODEL ...", help_behavior_hint="(default: brain spine)")] = (
         "brain",
         "spine",
@@ -50,11 +50,11 @@ class Demo:
             say(screen, sentence)
         say(
             screen,
-            f"Open {self.out / 'index.html'} in a browser: pictures of all scans before and after, and the truth.",
+            f"Open {self.out / 'index.html'} in a browser to see all scans before and after, beside the truth.",
         )
         say(
             screen,
-            "On your own T1-weighted scan (brain extracted): scantune adapt my_T1.nii.gz --model brain --out out",
+            "For your own T1-weighted scan without the skull: scantune adapt my_T1.nii.gz --model brain --out out",
         )
         return 0
 
@@ -72,8 +72,8 @@ def demo_table(scans: "Sequence[DemoScan]") -> Table:
     from scantune.demo import by_outcome
 
     caption = (
-        "Simulated scans, so that the truth is known. Dice: mean over structures.\n"
-        "Verdict: what scantune says of the segmentation without the truth."
+        "The scans are simulated, so the truth is known. Dice: mean over structures.\n"
+        "Verdict: how scantune judges the segmentation without the truth."
     )
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     table.add_column("Model, scanner", overflow="fold")

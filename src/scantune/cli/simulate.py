@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate scans of several centres, to train and to test with."""
+    """Simulate scans of several centres, for training and testing."""
 
     cohort: Annotated[str, Positional, arg(metavar="COHORT")]
-    """What to simulate: prostate, prostate-v2, cardiac, cardiac-v2, spine, spine-v2, brain, brain-v2, wmh, wmh-v2,
-    registration or contrasts."""
+    """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts; or a second version, such as
+    prostate-v2."""
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Where to write CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png and recipe.toml.
     Existing scans are kept."""

@@ -128,7 +128,7 @@ class Fit:
     ] = None
     """foe: the form of the densities."""
     summarise: Flag = False
-    """foe: keep seven numbers per expert, and none of a single subject. For gaussian densities only."""
+    """foe: keep seven numbers per expert, but no number of a single subject. For gaussian densities only."""
     iterations: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """dae, ae: the number of training steps. An interrupted run leaves a checkpoint; the same command continues it."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint=FROM_RECIPE)] = ()

@@ -155,7 +155,7 @@ class AE(Method):
         if missing:
             raise InputError(
                 f"The autoencoders were trained for a network with a layer {missing[0]!r}, which this one "
-                f"({type(network.task).__name__}) has not; train some for it with: {FIT}"
+                f"({type(network.task).__name__}) does not have; train some for it with: {FIT}"
             )
 
     def _require_dimensions(self, images: Tensor) -> None:

@@ -128,7 +128,7 @@ class Architecture:
             raise
         except Exception as error:  # whatever a factory of the user's stumbles over
             raise InputError(
-                f"The network {self.kind!r} could not be built of the arguments {str(dict(self.arguments))[:300]} "
+                f"The network {self.kind!r} could not be built from the arguments {str(dict(self.arguments))[:300]} "
                 f"({type(error).__name__}: {error_message(error)})."
             ) from error
         if not isinstance(network, nn.Module):

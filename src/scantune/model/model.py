@@ -361,7 +361,7 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if not torch.isfinite(tensor.float()).all():
             raise InputError(
                 f"{path} must hold finite numbers, but {name} has values that are NaN or infinite: it is damaged, or "
-                "its training went astray. Copy or make it again."
+                "its training diverged. Copy or make it again."
             )
 
 

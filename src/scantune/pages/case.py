@@ -97,14 +97,14 @@ def _measures(view: CaseView) -> Iterator[dict[str, str]]:
     if "expected" in entry:
         kind = "Dice" if entry.get("estimate") == "dice" else "agreement"
         note = f"{entry['verdict_before']}, then {entry['verdict']}" if _is_adapted(entry) else str(entry["verdict"])
-        note += " (no number can be trusted)" if entry["expected"] is None else ""
+        note += " (no reliable estimate)" if entry["expected"] is None else ""
         yield measure(f"Expected {kind}", fixed(entry["expected_before"]), fixed(entry["expected"]), note)
     readings = dict.fromkeys(str(entry[key]) for key in ("reading_before", "reading_after") if entry.get(key))
     note = f"nats, {', then '.join(readings)}" if readings else "nats"
     yield measure("Energy", number(entry.get("energy_before")), number(entry.get("energy_after")), note)
-    for name in ("stability", "likeness"):
-        if f"{name}_after" in guard:
-            yield measure(name.capitalize(), fixed(guard.get(f"{name}_before")), fixed(guard[f"{name}_after"]))
+    for key, name in (("stability", "Stability"), ("likeness", "Image similarity")):
+        if f"{key}_after" in guard:
+            yield measure(name, fixed(guard.get(f"{key}_before")), fixed(guard[f"{key}_after"]))
 
 
 def _is_adapted(entry: Mapping[str, Any]) -> bool:
@@ -163,12 +163,12 @@ def _trace_lines(view: CaseView) -> dict[str, str]:
 
 def _trace_note(view: CaseView) -> str:
     """Return an explanation of the chart of steps."""
-    minimised = "The objective is what the steps minimise, on the slices that they see."
+    minimised = "The steps minimise the objective, on the slices that they see."
     if not any("cnn" in row for row in view.trace):
         return f"{minimised} A low objective alone does not prove a good segmentation."
     return (
         f"The energy is the distance of the scan's features from those of the training scans. {minimised} A step that "
-        "tries a large change may raise both; later steps take it back. A low energy alone does not prove a good "
+        "tries a large change may raise both, and later steps reverse it. A low energy alone does not prove a good "
         "segmentation."
     )
 

@@ -13,6 +13,8 @@ from scantune.pages.render import number, render
 
 ROW_HEIGHT = 20
 """Height of a layer's row in the chart of layers, in pixels."""
+LETTER_WIDTH = 6.5
+"""Mean width of a letter, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,16 @@ class TracePoint:
     refused: bool
 
 
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line at `y`, whose name begins or ends at `x`."""
+
+    name: str
+    y: float
+    x: float
+    anchor: str
+
+
 def trace_chart(
     trace: Sequence[Mapping[str, Any]],
     levels: Mapping[str, float | None],
@@ -134,7 +146,7 @@ def trace_chart(
         y_ticks=y.places(y.ticks()),
         x_ticks=x.places(_whole_steps(len(trace))),
         lines=[{"name": name, "points": line} for name, line in points.items()],
-        levels={name: round(y(value), 1) for name, value in marks.items()},
+        levels=[_level(name, round(y(value), 1), frame, points) for name, value in marks.items()],
         chosen=next((p for p in points.get("energy", points["objective"]) if p.step == chosen), None),
     )
 
@@ -158,6 +170,21 @@ def layers_chart(before: Mapping[str, float], after: Mapping[str, float]) -> str
     closer = sum(after.get(name, math.nan) <= value for name, value in before.items())
     label = f"{closer} of {len(before)} layers came closer to the prior."
     return render("layers_chart.svg", frame=frame, label=label, x_ticks=x.places(x.ticks()), rows=rows)
+
+
+def _level(name: str, y: float, frame: Frame, lines: Mapping[str, Sequence[TracePoint]]) -> Level:
+    """Return a level with its name at that end of the line where curves are farther away."""
+    width = LETTER_WIDTH * len(name)
+    ends = (
+        (Level(name, y, frame.left + 4, "start"), (frame.left, frame.left + width)),
+        (Level(name, y, frame.right - 4, "end"), (frame.right - width, frame.right)),
+    )
+
+    def distance(span: tuple[float, float]) -> float:
+        near = [abs(p.y - y + 8) for line in lines.values() for p in line if span[0] <= p.x <= span[1]]
+        return min(near, default=math.inf)
+
+    return max(ends, key=lambda end: distance(end[1]))[0]
 
 
 def _points(line: Sequence[float], x: Scale, y: Scale, trace: Sequence[Mapping[str, Any]]) -> list[TracePoint]:

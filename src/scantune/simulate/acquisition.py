@@ -102,12 +102,12 @@ class Protocol:
 
     def __repr__(self) -> str:
         """Return the settings, without later ones at their defaults: scans and finished jobs are found by this text."""
-        told = [
+        shown = [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
             if field.name not in _LATER or getattr(self, field.name) != field.default
         ]
-        return f"{type(self).__name__}({', '.join(told)})"
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def view(self, slices: int | None = None) -> FieldOfView:
         """Return the field of view that says where its voxels lie.

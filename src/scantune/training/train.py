@@ -105,13 +105,13 @@ def _fine_tuned(start: Model, plan: TrainingPlan) -> Model:
     if start.task.name != wanted:
         raise InputError(
             f"The model {start.name} is for {start.task.name}, but the recipe {recipe} is for {wanted}; training can "
-            "only go on with the same task."
+            "only continue with the same task."
         )
     labels = {name: value for name, value in start.labels.items() if value != 0}
     if labels != plan.source.names():
         raise InputError(
             f"The model {start.name} has the labels {labels}, but the recipe {recipe} has {plan.source.names()}; "
-            "training can only go on with the same ones."
+            "training can only continue with the same labels."
         )
     for name, value in plan.recipe.network.items():
         if start.architecture.get(name) != value:
@@ -122,6 +122,6 @@ def _fine_tuned(start: Model, plan: TrainingPlan) -> Model:
     if plan.recipe.preprocessing and plan.preprocessing != start.backend:
         raise InputError(
             f"The model {start.name} is for scans prepared as {start.backend.record()}, but [preprocessing] of "
-            f"the recipe {recipe} says otherwise; leave that table out, and the model's holds."
+            f"the recipe {recipe} differs; leave that table out to use the model's."
         )
     return replace(start, prior=None, helpers={})

@@ -103,7 +103,7 @@ def _source(file: Path) -> Any:
         raise InputError(f"The header of {file} is damaged. Export the series again.") from error
     if missing:
         raise InputError(
-            f"{file} must have {' and '.join(missing)} for a DICOM segmentation, but has not. Use the NIfTI file, or "
+            f"{file} must have {' and '.join(missing)} for a DICOM segmentation, but does not. Use the NIfTI file, or "
             "export the series again."
         )
     for name in _MAY_BE_EMPTY:
