@@ -157,7 +157,7 @@ def test_an_index_of_another_program_is_left_alone_and_told_of(adapted, scan, tm
     observer = Remarks()
     adapt_scans([scan("a.nii.gz")], MODEL, tmp_path / "out", SETTINGS, observer=observer)
     assert (tmp_path / "out" / "index.html").read_text(encoding="utf-8") == "mine"
-    assert observer.remarks == ["There is no index of the pages: index.html is another program's, and left alone."]
+    assert observer.remarks == ["There is no index of the pages: another program made index.html, which stays."]
 
 
 def test_a_scan_whose_page_cannot_be_written_is_done_and_tried_again_for_its_page(adapted, scan, tmp_path):

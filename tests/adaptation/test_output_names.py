@@ -76,5 +76,5 @@ def test_a_description_of_another_program_is_left_alone(study, capsys):
     (study / "out" / "dataset_description.json").write_text('{"Name": "mine"}')
     words = ["adapt", "study/sub-01", "--model", "brain", "--out", "out", "--method", "source", "--no-page", "--bids"]
     assert main(words) == 0
-    assert "dataset_description.json: of another program, and left alone." in capsys.readouterr().err
+    assert "dataset_description.json: not replaced, as another program made it." in capsys.readouterr().err
     assert "mine" in (study / "out" / "dataset_description.json").read_text(encoding="utf-8")

@@ -156,7 +156,7 @@ def test_a_page_that_cannot_be_written_is_a_remark(model, tmp_path, capsys, monk
     (tmp_path / "out" / "index.html").mkdir()
     assert main([*words, "--overwrite"]) == 0
     told = capsys.readouterr()
-    assert "index.html is another program's, and left alone" in told.err
+    assert "another program made index.html, which stays" in told.err
     assert f"Look at them: {tmp_path / 'out' / '*_page.html'}" in told.out
 
 

@@ -50,9 +50,9 @@ HOME = [shown(ball(radius)) for radius in (7, 7.5, 8, 8.5, 8)]
     ("scan", "told"),
     [
         (ball(8), ""),
-        (ball(8) & (np.arange(20) > 11)[:, None, None], "it covers a part alone"),
+        (ball(8) & (np.arange(20) > 11)[:, None, None], "it covers only a part"),
         (ball(12), "more than in training"),
-        (ball(9) & ~ball(8) | ball(6), "is 0 and surrounded"),
+        (ball(9) & ~ball(8) | ball(6), "Zeros enclosed by the scan"),
     ],
     ids=["home", "part", "head", "ring"],
 )

@@ -115,4 +115,4 @@ def test_a_volume_is_absurd_for_its_length(home):
     scores = torch.nn.functional.one_hot(labels, 3).permute(0, 3, 1, 2).float()
     prediction = Prediction(scores, Segmentation(), {})
     assert prediction_warnings(prediction, home, 5e-3, ["GM", "WM"], length=15.0) == []
-    assert "The GM is absurdly small" in prediction_warnings(prediction, home, 5e-3, ["GM", "WM"])[0]
+    assert "The GM is implausibly small" in prediction_warnings(prediction, home, 5e-3, ["GM", "WM"])[0]

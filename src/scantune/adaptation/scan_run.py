@@ -199,7 +199,7 @@ class ScanRun:
             _log.debug("The summaries of %s failed", self.out.path, exc_info=True)
             return self.observer.remark(describe_error(error, "Volumes and label tables could not be written"))
         if left:
-            self.observer.remark(f"{', '.join(left)}: of another program, and left alone.")
+            self.observer.remark(f"{', '.join(left)}: not replaced, as another program made it.")
         return None
 
     def write_index(self) -> None:
@@ -212,7 +212,7 @@ class ScanRun:
             _log.debug("The index of %s failed", self.out.path, exc_info=True)
             return self.observer.remark(describe_error(error, "The index of the pages could not be written"))
         if not written:
-            self.observer.remark("There is no index of the pages: index.html is another program's, and left alone.")
+            self.observer.remark("There is no index of the pages: another program made index.html, which stays.")
         return None
 
     def _results(self, name: str, files: ScanFiles, asked: ManifestEntry) -> ManifestEntry:

@@ -127,5 +127,5 @@ def prediction_warnings(
         beyond = math.log(count * voxel_ml) - middle
         if abs(beyond) > max(ABSURD_DEVIATIONS * deviation, math.log(ABSURD_FACTOR)):
             word, usual = "large" if beyond > 0 else "small", math.exp(middle)
-            found.append(f"The {name} is absurdly {word}: {count * voxel_ml:.3g} mL, at home {usual:.3g} mL.")
+            found.append(f"The {name} is implausibly {word}: {count * voxel_ml:.3g} mL, at home {usual:.3g} mL.")
     return found

@@ -95,14 +95,14 @@ class ShownAtHome:
         less, more = FACTORS["many" if self.people >= PEOPLE_FOR_NARROW_MARGINS else "few"]
         home = f"source scans {self.ml[0]:.0f} to {self.ml[1]:.0f} mL"
         if scan.ml < less * self.ml[0]:
-            return [f"The scan shows {scan.ml:.0f} mL, {home}: it covers a part alone, or its voxel sizes are wrong."]
+            return [f"The scan shows {scan.ml:.0f} mL, {home}: it covers only a part, or its voxel sizes are wrong."]
         masks = "Give a brain mask (--brain-mask) if it still has the skull."
         if scan.ml > more * self.ml[1]:
             return [f"The scan shows {scan.ml:.0f} mL, {home}: more than in training, or wrong voxel sizes. {masks}"]
         if scan.holes > self.holes + MORE_HOLES:
             return [
-                f"Of what the scan shows, {scan.holes:.0%} is 0 and surrounded, of source scans at most "
-                f"{self.holes:.0%}: something lies around the organ. {masks}"
+                f"Zeros enclosed by the scan are {scan.holes:.0%} of it, in source scans at most {self.holes:.0%}: "
+                f"something lies around the organ. {masks}"
             ]
         return []
 

@@ -47,7 +47,7 @@ def report_page(
     parts = [
         "# Report",
         _what(study, places),
-        "## What it rests on\n\n" + "\n".join(f"* {sentence}" for sentence in _grounds(study, missing)),
+        "## Data and tests\n\n" + "\n".join(f"* {sentence}" for sentence in _grounds(study, missing)),
     ]
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables.values()]
     if figures:
@@ -108,7 +108,7 @@ def _finished(study: Study) -> str:
         if 0 < done < every:
             open_cells.append(f"{method} at {column.site} ({done} of {every} runs)")
     if not open_cells:
-        return "Every cell that has scores has them of all scans of its column."
+        return "Every cell with scores covers all scans of its column."
     shown = "; ".join(open_cells[:8]) + (f"; and {len(open_cells) - 8} more" if len(open_cells) > 8 else "")
     return f"**Not finished**, and labelled in the tables: {shown}. Nothing is extrapolated."
 

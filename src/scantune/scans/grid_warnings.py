@@ -34,7 +34,7 @@ def _size_warnings(affine: NDArray[np.float64]) -> list[str]:
         return []
     found = " x ".join(f"{edge:.3g}" for edge in edges)
     return [
-        f"The voxels are {found} mm, which no scanner has: expected {low:g} to {high:g} mm. Check the voxel sizes and "
+        f"The voxels are {found} mm, which is unusual: expected {low:g} to {high:g} mm. Check the voxel sizes and "
         "units of the header; volumes and resampling depend on them."
     ]
 
@@ -45,13 +45,13 @@ def _form_warnings(header: GridHeader, shape: tuple[int, ...]) -> list[str]:
     codes = int(image["qform_code"]), int(image["sform_code"])
     if not any(codes):
         return [
-            "The header has neither a qform nor an sform, so that left and right are a guess. Convert the scan again, "
+            "The header has neither a qform nor an sform, so left and right are a guess. Convert the scan again, "
             "from DICOM."
         ]
     if not all(codes) or _agree(_qform(image), image.get_sform(), codes[1], shape):
         return []
     return [
-        "The qform and the sform of the header contradict each other; the sform was taken. Check orientation and "
+        "The qform and the sform of the header contradict each other; the sform was used. Check orientation and "
         "voxel sizes, and repair the wrong one."
     ]
 

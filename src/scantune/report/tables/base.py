@@ -149,4 +149,4 @@ def tests_sentence(study: Study, comparisons: int) -> str:
     )
 
 
-UNFINISHED_NOTE = "Brackets after a score give the finished runs of a cell that is not finished, of all its runs."
+UNFINISHED_NOTE = "Brackets after a score: the finished runs of a cell that is not finished, and all its runs."
