@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gallery_examples import ACTIONS, Anatomy, Found, anatomies
+from gallery_examples import ACTIONS, Anatomy, Found, anatomies, network_of
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -151,7 +151,7 @@ def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
             found = anatomy.found[action]
             name = f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
             title = f"Simulated scan, {found.job.cohort} {found.job.scan.site}: {action}"
-            prior = environment.model(found.job.prior or found.job.network).prior
+            prior = environment.model(network_of(found.job)).prior
             save_small(found.result, title, prior, out / "figures" / name)
             yield f"**{TITLES[action]}: {place(found)}.** {outcome(found.result)}"
             yield f"![{anatomy.title}, {action}](figures/{name})"

@@ -2,20 +2,23 @@
 
 A rule chooses them without a look at any score. It goes through the first test person of every centre, in the order of
 the centres, first with the network trained without augmentation, then with the one trained with strong augmentation. Of
-each decision it takes the first scan. That scan is adapted again, as a store keeps no pictures.
+each decision it takes the first scan.
+
+Decisions are those of the runs in the store. If it has a network with its prior but no run, the scan is adapted
+here. The chosen scans are always adapted here, as a store keeps no pictures.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
 from scantune.benchmark.expand import expand
 from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.jobs import Adaptation, JobEnvironment
+from scantune.benchmark.jobs import Adaptation, Job, JobEnvironment
 from scantune.benchmark.jobs.scoring import restrict_to_slab
 from scantune.benchmark.store import Store
 from scantune.evaluation.rows import read_rows
@@ -43,7 +46,7 @@ class Found:
 
     Args:
         job: Which scan, and how it is adapted.
-        result: What adapting it again gave.
+        result: The result of adapting it here.
     """
 
     job: Adaptation
@@ -85,52 +88,78 @@ def anatomies(store: Store, device: str) -> Iterator[Anatomy]:
 
     Args:
         store: Of `scripts/paper_runs.py`, with experiments `rescue-NAME`.
-        device: Where the chosen scans are adapted again.
+        device: Where scans are adapted.
     """
     paths = {path.stem.removeprefix(PREFIX): path for path in store.folder.glob(f"{PREFIX}*.toml")}
     for name in sorted(paths, key=lambda name: ([*ANATOMIES, name].index(name), name)):
         jobs = looked_at(expand(Experiment.read(paths[name]), str(store.folder / "scans")).rows, store)
         if jobs:
-            yield _anatomy(name, jobs, store, device)
+            yield Choice(store, device).of(name, jobs)
         else:
-            print(f"{name}: no finished run of a first person", file=sys.stderr)
+            print(f"{name}: no network with a prior", file=sys.stderr)
 
 
-def looked_at(rows: Sequence[Adaptation], store: Store) -> list[tuple[Adaptation, Action]]:
-    """Return the finished runs that the rule looks at, in its order, with their decisions."""
-    first = [job for job in rows if job.row in NETWORKS and job.scan.number == 0 and store.has(job.key)]
+def looked_at(rows: Sequence[Adaptation], store: Store) -> list[Adaptation]:
+    """Return the runs that the rule looks at, in its order: those whose network is in the store."""
+    first = [job for job in rows if job.row in NETWORKS and job.scan.number == 0 and store.has(network_of(job).key)]
     once = {(job.row, job.scan.site): job for job in reversed(first)}  # a person's first session
-    order = sorted(once.values(), key=lambda job: (list(NETWORKS).index(job.row), rows.index(job)))
-    return [(job, _decision(store, job)) for job in order]
+    return sorted(once.values(), key=lambda job: (list(NETWORKS).index(job.row), rows.index(job)))
 
 
-def _decision(store: Store, job: Adaptation) -> Action:
-    said = read_rows(store.finished / job.key)[0].decision
-    return next(action for action in ACTIONS if action == said)
+def network_of(job: Adaptation) -> Job:
+    """Return the job that made the network with its prior."""
+    return job.prior or job.network
 
 
-def _anatomy(name: str, jobs: Sequence[tuple[Adaptation, Action]], store: Store, device: str) -> Anatomy:
-    found = {action: one for action in ACTIONS if (one := _repeated(jobs, action, store, device)) is not None}
-    return Anatomy(name, Counter(action for _, action in jobs), found)
+@dataclass
+class Choice:
+    """Chooses the examples of an anatomy.
 
+    Args:
+        store: Where networks and finished runs are.
+        device: Where scans are adapted.
+        results: The results of scans that were adapted here.
+    """
 
-def _repeated(jobs: Sequence[tuple[Adaptation, Action]], action: Action, store: Store, device: str) -> Found | None:
-    """Return the first scan with a decision. It is shown only if the run ends with the same decision here."""
-    there = [job for job, decided in jobs if decided == action]
-    for job in there:
-        result = again(job, store, device)
-        if result.decision.action == action:
-            return Found(job, result)
-        print(f"{job.title}: {result.decision.action} here, {action} in the store", file=sys.stderr)
-    if there:
+    store: Store
+    device: str
+    results: dict[Adaptation, Result] = field(default_factory=dict)
+
+    def of(self, name: str, jobs: Sequence[Adaptation]) -> Anatomy:
+        """Return the examples among some runs."""
+        decisions = {job: self._decision(job) for job in jobs}
+        found = {}
+        for action in ACTIONS:
+            there = [job for job, decided in decisions.items() if decided == action]
+            if there:
+                found[action] = self._repeated(there, action)
+        return Anatomy(name, Counter(decisions.values()), found)
+
+    def _decision(self, job: Adaptation) -> Action:
+        if not self.store.has(job.key):
+            return self._result(job).decision.action
+        said = read_rows(self.store.finished / job.key)[0].decision
+        return next(action for action in ACTIONS if action == said)
+
+    def _result(self, job: Adaptation) -> Result:
+        if job not in self.results:
+            print(job.title, file=sys.stderr, flush=True)
+            self.results[job] = adapted(job, self.store, self.device)
+        return self.results[job]
+
+    def _repeated(self, jobs: Sequence[Adaptation], action: Action) -> Found:
+        """Return the first scan with a decision. It is shown only if adapting it here ends with the same decision."""
+        for job in jobs:
+            result = self._result(job)
+            if result.decision.action == action:
+                return Found(job, result)
+            print(f"{job.title}: {result.decision.action} here, {action} in the store", file=sys.stderr)
         sys.exit(f"No decision {action!r} of the store could be repeated. Run it on the device of the store.")
-    return None
 
 
-def again(job: Adaptation, store: Store, device: str) -> Result:
-    """Adapt to the scan of a finished run once more."""
-    environment = JobEnvironment(store.finished, store.running, device)
-    model = environment.model(job.prior or job.network)
+def adapted(job: Adaptation, store: Store, device: str) -> Result:
+    """Adapt to the scan of a run."""
+    model = JobEnvironment(store.finished, store.running, device).model(network_of(job))
     where = find_device(device)
     case = restrict_to_slab(job.scan.read(where), model.backend)
     with reproducible(where):

@@ -86,12 +86,13 @@ def without_a_run(examples, monkeypatch, action=None):
     """Take the decision of the store, or always the same, for that of a repeated run; return what was repeated."""
     repeated = []
 
-    def again(job, store, device):
+    def adapted(job, store, device):
         repeated.append((job.row, job.scan.site))
-        decided = action or examples._decision(store, job)
+        there = store.has(job.key)
+        decided = action or (examples.read_rows(store.finished / job.key)[0].decision if there else "unsolved")
         return type("Run", (), {"decision": type("Decision", (), {"action": decided})})
 
-    monkeypatch.setattr(examples, "again", again)
+    monkeypatch.setattr(examples, "adapted", adapted)
     return repeated
 
 
@@ -111,15 +112,17 @@ def test_the_first_scan_with_each_decision_is_shown_by_centre_then_by_network(sc
     assert all(found.job.scan.number == 0 for found in anatomy.found.values())
 
 
-def test_a_run_that_is_not_finished_is_not_looked_at(scripts, store, monkeypatch):
+def test_scans_of_networks_without_a_run_are_adapted_once(scripts, store, monkeypatch):
     examples, _ = scripts
     decide(store, {})
-    without_a_run(examples, monkeypatch)
+    repeated = without_a_run(examples, monkeypatch)
     first = next(job for job in jobs_of(store) if job.scan.site == "home")
     shutil.rmtree(store.finished / first.key)
     (anatomy,) = examples.anatomies(store, "cpu")
-    assert anatomy.counts.total() == 5
+    assert dict(anatomy.counts) == {"unsolved": 1, "left alone": 5}
+    assert anatomy.found["unsolved"].job.key == first.key
     assert anatomy.found["left alone"].job.scan.site == "north"
+    assert len(repeated) == 2
 
 
 def test_a_decision_that_another_device_does_not_repeat_is_not_shown(scripts, store, monkeypatch, capsys):
@@ -131,11 +134,11 @@ def test_a_decision_that_another_device_does_not_repeat_is_not_shown(scripts, st
     assert "left alone here, adapted in the store" in capsys.readouterr().err
 
 
-def test_a_store_without_finished_runs_has_no_examples(scripts, store, capsys):
+def test_a_store_without_networks_has_no_examples(scripts, store, capsys):
     examples, _ = scripts
     shutil.rmtree(store.finished)
     assert list(examples.anatomies(store, "cpu")) == []
-    assert "no finished run" in capsys.readouterr().err
+    assert "no network with a prior" in capsys.readouterr().err
 
 
 def test_the_page_of_a_store_shows_its_scans_and_leaves_the_bundled_part(scripts, store, tmp_path):
