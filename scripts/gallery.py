@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from few_colours import reduce_colours
 from gallery_examples import ACTIONS, Anatomy, Found, anatomies, network_of
 from numpy.typing import NDArray
-from PIL import Image
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.figure import case_figure
@@ -37,8 +37,6 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 
 MODEL, COHORT, SLICES = "brain", "contrasts", 8
-COLOURS = 128
-"""Of a picture, so that its file is small."""
 NAMED = 3
 """Structures that captions name, at most. Of more, they give the mean."""
 
@@ -202,9 +200,7 @@ def save_small(result: Result, title: str, prior: FieldOfExperts | None, path: P
     floor = None if prior is None else prior.floor()
     path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(case_figure(result, title=title, captions=captions, floor=floor), path, 90)
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    reduce_colours(path)
 
 
 def with_part(page: str, name: str, text: str) -> str:

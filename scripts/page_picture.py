@@ -1,12 +1,14 @@
 """A picture of a page, for the documentation.
 
-scantune demo --model brain --centres surface-coil-3T --out demo
-python scripts/page_picture.py demo/brain-surface-coil-3T_page.html docs/figures/page.png
+scantune demo --model spine --centres gamma-0 --out demo
+python scripts/page_picture.py demo/spine-gamma-0_page.html docs/figures/page.png
 """
 
 import shutil
 import sys
 from pathlib import Path
+
+from few_colours import reduce_colours
 
 ARGUMENTS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 
@@ -25,6 +27,7 @@ def main(page: str, picture: str) -> None:
         tab.wait_for_timeout(500)
         tab.screenshot(path=picture, full_page=True)
         browser.close()
+    reduce_colours(Path(picture))
 
 
 if __name__ == "__main__":

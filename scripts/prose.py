@@ -50,6 +50,10 @@ PHRASES = {
     "10 steps at 1e-3": "preset fast ignores the learning rate",
     "none the worse": "still complete",
     "by the same ear": "in the same style",
+    "whatever came out": "regardless of the result",
+    "has no eyes": "does not look at the picture",
+    r"\bmend the\b": "correct the, repair the",
+    r"\babsurdly\b": "implausibly",
 }
 """Phrases by a regular expression, in which a space stands for any white space, and what to write instead."""
 

@@ -57,7 +57,7 @@ def test_the_terminal_shows_what_lies_where(cohort_folder, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert re.search(r"home +Acme, 3 T, mprage +2 +1 +1", shown)
     assert re.search(r"away +1.5 T, spin-echo +- +- +2", shown)
-    assert "6 scans simulated: a stress test, no substitute for real ones." in shown
+    assert "6 scans simulated: a stress test, which does not replace real scans." in shown
     assert f"All are in {tmp_path / 'out'}, described in manifest.json" in shown
     assert str(tmp_path / "out" / "contact.png") in shown
     assert main(simulate_command(tmp_path / "few", "--splits", "test", "--count", "1")) == 0

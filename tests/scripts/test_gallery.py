@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -40,7 +41,8 @@ def script(name):
 
 @pytest.fixture(scope="module")
 def scripts():
-    return script("gallery_examples"), script("gallery")
+    examples, *_ = script("gallery_examples"), script("few_colours")
+    return examples, script("gallery")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +178,17 @@ def test_a_part_of_the_page_replaces_the_same_part_alone(scripts):
     assert page.index("First.") < page.index("Second.")
     again = gallery.with_part(page, "anatomies", "Other.")
     assert again == page.replace("Second.", "Other.")
+
+
+def test_a_picture_with_few_colours_keeps_rare_ones(scripts, tmp_path):
+    pixels = np.tile(np.arange(256, dtype=np.uint8)[:, None, None], (1, 64, 3))
+    pixels[0, :3] = (230, 90, 20), (240, 230, 60), (250, 80, 200)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    sys.modules["few_colours"].reduce_colours(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.mode == "P"
+        found = np.asarray(picture.convert("RGB")).astype(int)
+    assert np.abs(found - pixels).max() <= 3
 
 
 def test_pictures_of_the_gallery_are_small_and_all_of_them_stand_on_the_page():

@@ -68,7 +68,7 @@ def show_cohort(to: Console, made: "WrittenCohort") -> None:
     """Print the content of the folder, and the next command."""
     to.print(cohort_table(made))
     kept = f", {made.kept} existed already" if made.kept else ""
-    say(to, f"{counted(made.simulated, 'scan')} simulated{kept}: a stress test, no substitute for real ones.")
+    say(to, f"{counted(made.simulated, 'scan')} simulated{kept}: a stress test, which does not replace real scans.")
     say(to, f"All are in {made.folder}, described in manifest.json.")
     say(to, f"Look at {made.folder / 'contact.png'} first: a slice of each centre.")
     folder = shlex.quote(str(made.folder))
