@@ -174,7 +174,7 @@ OUTCOMES: dict[Action, Words] = {
     ),
     "left alone": Words(
         "Left alone",
-        "The network's segmentation looked reliable, so nothing was changed.",
+        "The network's segmentation looked as reliable as at the training site, so nothing was changed.",
         "was left alone",
         "were left alone",
         changes=False,

@@ -91,7 +91,7 @@ def test_the_glossary_is_in_order_and_has_the_words_of_the_product():
 def test_the_glossary_says_what_the_verdicts_mean_in_the_code():
     coefficients = Coefficients()
     numbers = [float(number) for number in re.findall(r"\d\.\d+", entries()["Verdict"])]
-    assert numbers == [coefficients.fine, coefficients.failed]
+    assert numbers == [coefficients.fine, coefficients.least, coefficients.failed]
 
 
 def test_the_comparison_counts_our_methods():
