@@ -362,8 +362,8 @@ class Assessment:
         reasons: Sentences, the weightiest first; none where all is as at home.
         home: What is expected of a prediction that is as good as at home.
         labelled: Whether `expected` is a Dice.
-        leave: Whether adapting can hardly help: the prediction is fine, or is as good as at home where that is not
-            good enough to be fine.
+        leave: Whether adapting can hardly help: the prediction is fine, or is as good as at home although that is
+            not good enough to be fine.
     """
 
     verdict: Verdict
@@ -410,7 +410,7 @@ class Excesses:
 def _unsteady(readings: Readings, home: HomeReadings, using: Sequence[str]) -> Tensor:
     """Return the mean excess of unsteadiness of each structure.
 
-    Perturbations count by the square of the Dice that they have at home: the more one changes there, the less it tells.
+    Perturbations count by the square of the Dice that they have at home: the more one changes there, the less it shows.
     """
     known = [name for name in using if name in home.unsteady and name in readings.steadiness]
     if not known:
