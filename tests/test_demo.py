@@ -263,6 +263,7 @@ def test_changes_of_brightness_are_those_of_the_training_sites_scan(model):
     home, *changed = (show.case(name, spine.anatomy(), 2) for name in (spine.source, *names))
     plain = home.image.astype(np.float64)
     unit = np.clip((plain - np.percentile(plain, 1)) / np.ptp(np.percentile(plain, (1, 99))), 0, 1)
+    assert [case.name for case in changed] == [f"{home.name}_{name}" for name in names]
     for case in changed:
         np.testing.assert_array_equal(case.reference, home.reference)
         assert case.image.min() == 0

@@ -286,7 +286,9 @@ class Show:
         wanted, change = slices or self.programme.slices, self.programme.changed.get(centre)
         site = centre if change is None else self.cohort.source
         case = next(self.cohort.cases(site, SPLIT, seed=SEED, anatomy=anatomy, count=1, slices=wanted))
-        return case if change is None else change.apply(case, "axial")
+        if change is None:
+            return case
+        return replace(change.apply(case, "axial"), name=f"{case.name}_{centre}")
 
     def scored(self, centre: str, result: Result) -> DemoScan:
         """Score a result by the truth."""
