@@ -11,6 +11,7 @@ stays as it is. All scans are simulated. The bundled model sees the first test p
 
 import argparse
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,9 +136,12 @@ def adapted(example: Example, model: Model, device: str) -> Result:
 
 def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
     """Yield the paragraphs on the anatomies of a store, whose pictures are written to a folder."""
+    found = list(anatomies(store, device))
+    if not found:
+        sys.exit(f"{store.folder} has no network of an experiment rescue-prostate, ... The page stays as it is.")
     yield EVERY
     environment = JobEnvironment(store.finished, store.running, device)
-    for anatomy in anatomies(store, device):
+    for anatomy in found:
         for old in (out / "figures").glob(f"gallery-{anatomy.name}-*.png"):
             old.unlink()
         yield f"### {anatomy.title}"
@@ -146,12 +150,12 @@ def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
             if action not in anatomy.found:
                 yield f"**{TITLES[action]}: none.** No scan among these ended as `{action}`."
                 continue
-            found = anatomy.found[action]
+            shown = anatomy.found[action]
             name = f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
-            title = f"Simulated scan, {found.job.cohort} {found.job.scan.site}: {action}"
-            prior = environment.model(network_of(found.job)).prior
-            save_small(found.result, title, prior, out / "figures" / name)
-            yield f"**{TITLES[action]}: {place(found)}.** {outcome(found.result)}"
+            title = f"Simulated scan, {shown.job.cohort} {shown.job.scan.site}: {action}"
+            prior = environment.model(network_of(shown.job)).prior
+            save_small(shown.result, title, prior, out / "figures" / name)
+            yield f"**{TITLES[action]}: {place(shown)}.** {outcome(shown.result)}"
             yield f"![{anatomy.title}, {action}](figures/{name})"
 
 

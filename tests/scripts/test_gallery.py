@@ -136,11 +136,13 @@ def test_a_decision_that_another_device_does_not_repeat_is_not_shown(scripts, st
     assert "left alone here, adapted in the store" in capsys.readouterr().err
 
 
-def test_a_store_without_networks_has_no_examples(scripts, store, capsys):
-    examples, _ = scripts
+def test_a_store_without_networks_leaves_the_page(scripts, store, tmp_path, capsys):
+    _, gallery = scripts
     shutil.rmtree(store.finished)
-    assert list(examples.anatomies(store, "cpu")) == []
+    with pytest.raises(SystemExit, match="has no network"):
+        gallery.main(store.folder, tmp_path / "docs", "cpu")
     assert "no network with a prior" in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()
 
 
 def test_the_page_of_a_store_shows_its_scans_and_leaves_the_bundled_part(scripts, store, tmp_path):
