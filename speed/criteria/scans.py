@@ -12,7 +12,7 @@ from rows import WHOSE, Line
 FAILING = 0.7
 """Dice below which a prediction fails."""
 
-TOYS = {"development", "seen", "test"}
+TOYS = {"development", "seen", "test", "earlier test"}
 """Sets of toy networks, which a bootstrap draws; elsewhere it draws people."""
 
 
@@ -78,7 +78,7 @@ def unit(scan: Scan) -> tuple[object, ...]:
     name, group = scan.source["name"], scan.source["group"]
     if group in TOYS:
         return (name,)
-    return (name, scan.source["person"], *([scan.source["shift"]] if group == "simulated" else []))
+    return (name, scan.source["person"], *([scan.source["shift"]] if "simulated" in group else []))
 
 
 def failing(scans: Scans) -> list[Scan]:

@@ -1,9 +1,10 @@
 """Tables of the benchmark of criteria: `results/assessment.csv` and `results/assessment.md`.
 
-    python speed/criteria/summary.py rows FOLDER --out results/assessment.csv     # of what run.py measured in FOLDER
+    python speed/criteria/summary.py rows FOLDER [--earlier CSV] --out results/assessment.csv
     python speed/criteria/summary.py page results/assessment.csv --out results/assessment.md
 
-The first plays the decision back on the readings that were stored, by the coefficients of the code as it is.
+The first plays the decision back on the readings that run.py stored in FOLDER, by the coefficients of the code as it is. Rows of an
+earlier report keep what was decided then.
 """
 
 import argparse
@@ -49,12 +50,14 @@ from scans import (
 
 GROUPS = {
     "development": "toys, development",
-    "seen": "toys, previously seen",
+    "seen": "toys, seen before",
     "test": "toys, test",
     "simulated": "simulated cohorts",
     "newborns": "newborns",
     "lesions": "lesions",
-    "lesions seen": "lesions, previously seen",
+    "lesions seen": "lesions, seen before",
+    "earlier test": "earlier report: toys, test",
+    "earlier simulated": "earlier report: simulated cohorts",
 }
 NO_CRITERIA = {
     *(*WHOSE, "step", "dice", "home", "verdict", "expected", "low", "high", "action", "chosen", "final verdict"),
@@ -344,15 +347,25 @@ def page(scans: Scans, text: str) -> str:
     return text
 
 
+def earlier(path: Path) -> Iterator[Line]:
+    """Yield the rows of test networks and simulated cohorts of an earlier report, as sets of their own."""
+    for row in read_rows(path):
+        group = row["group"] if str(row["group"]).startswith("earlier") else f"earlier {row['group']}"
+        if group in GROUPS:
+            yield row | {"group": group}
+
+
 def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["rows", "page"])
     parser.add_argument("path", type=Path)
+    parser.add_argument("--earlier", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "rows":
-        write_rows(list(rows(sorted(given.path.glob("*/rows.jsonl")))), given.out)
+        found = list(rows(sorted(given.path.glob("*/rows.jsonl"))))
+        write_rows([*found, *(earlier(given.earlier) if given.earlier else ())], given.out)
     else:
         text = (Path(__file__).parent / "assessment.md").read_text(encoding="utf-8")
         given.out.write_text(page(scans_of(read_rows(given.path)), text), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Settings of the assessment and of the rescue that were tried, played back on what the benchmark measured.
 
-    python speed/criteria/tried.py FOLDER [--groups development newborns] --out results/assessment-tried.md
+    python speed/criteria/tried.py FOLDER [--groups GROUP ...] --out results/assessment-tried.md
 
 FOLDER is that of `run.py`. Only sets on which rules may be chosen belong here. Each row changes one setting and keeps
 the others as they are in the code.
@@ -38,22 +38,35 @@ from scans import (
     usable,
     wrongly_fine,
 )
-from scantune.adaptation.guard.rescue import Margins
-from scantune.prior.assessment import Excesses, HomeReadings, Readings, dice_from
+from scantune.adaptation.guard.rescue import Margins, Rescue
+from scantune.adaptation.guard.rescue import Stage as Chosen
+from scantune.prior.assessment import DEVIATIONS, TELLING, Excesses, HomeReadings, Readings, dice_from
 from scantune.prior.coefficients import SHIPPED
 
 Change = dict[str, Any]
 VARIANTS: dict[str, Change] = {
     "as it is": {},
-    **{f"contacts count {value}": {"contact": value} for value in (1.5, 3.0, 4.0, 6.0)},
+    "fine whatever the low end of the range": {"least": 0.0},
+    "perturbations count alike": {"telling": 0},
+    "perturbations count by the Dice at home": {"telling": 1},
+    "perturbations count by its fourth power": {"telling": 4},
+    "sizes count from 1.5 deviations on": {"usual": 1.5},
+    "the same, 1.47 times": {"usual": 1.5, "size": 1.47},
+    "sizes count from 2.5 deviations on": {"usual": 2.5},
+    **{f"sizes count {value}": {"size": value} for value in (1.47, 2.1)},
+    **{f"contacts count {value}": {"contact": value} for value in (1.5, 3.0, 4.0)},
     **{f"unsteadiness counts {value}": {"unsteady": value} for value in (1.3, 2.1)},
-    **{f"sizes count {value}": {"size": value} for value in (1.2, 1.8)},
     **{f"fine from {value} of home on": {"fine": value} for value in (0.85, 0.88, 0.95)},
     **{f"failed below {value} of home": {"failed": value} for value in (0.7, 0.8)},
-    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.1)},
+    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.03, 0.1)},
     **{f"rise of at least {value} of the distance to home": {"share": value} for value in (0.25, 0.75)},
     **{f"stages within {value} of the best are equal": {"plateau": value} for value in (0.0, 0.05)},
     "steady predictions are given up, too": {"steady": 0.0},
+    "steady predictions are not given up even if they have failed": {"failed steady": True},
+    "rises that only mirroring and contacts see do not count": {"compared": True},
+    "rules of the earlier report": {
+        **{"least": 0.0, "telling": 0, "usual": 1.5, "size": 1.47, "failed steady": True, "compared": True}
+    },
 }
 
 FIGURES: dict[str, Callable[[Scans], float]] = {
@@ -79,11 +92,32 @@ def _solved(scans: Scans) -> Scans:
     return [each for each in failing(scans) if each.source["action"] == "adapted"]
 
 
+_GIVES_UP, _CHOOSE = Rescue._gives_up_steadiness, Rescue.choose
+
+
+def _if_failed_too(rescue: Rescue, stage: Chosen) -> bool:
+    """Return True if a steady prediction would be given up for its sizes alone, failed or not."""
+    return _GIVES_UP(replace(rescue, before=replace(rescue.before, verdict="doubtful")), stage)
+
+
+def _by_what_compares(rescue: Rescue, stages: Sequence[Chosen]) -> Chosen | None:
+    """Choose a stage whose rise counts by what compares stages alone."""
+    stage = _CHOOSE(rescue, stages)
+    return stage if stage is not None and rescue._rises(stage.readings) else None
+
+
 def varied(files: Sequence[Path], variant: Change) -> Scans:
     """Return scans with the decisions that they get under a changed setting."""
     weights = {name: value for name, value in variant.items() if hasattr(SHIPPED, name)}
     margins = {name: value for name, value in variant.items() if hasattr(Margins(), name)}
     with ExitStack() as stack:
+        stack.enter_context(patch("scantune.prior.assessment.TELLING", variant.get("telling", TELLING)))
+        usual = {"size": variant.get("usual", DEVIATIONS["size"])}
+        stack.enter_context(patch.dict("scantune.prior.assessment.DEVIATIONS", usual))
+        if variant.get("failed steady"):
+            stack.enter_context(patch.object(Rescue, "_gives_up_steadiness", _if_failed_too))
+        if variant.get("compared"):
+            stack.enter_context(patch.object(Rescue, "choose", _by_what_compares))
         stack.enter_context(patch("scantune.prior.assessment.SHIPPED", replace(SHIPPED, **weights)))
         stack.enter_context(patch.object(Margins, "of", lambda _home: replace(Margins(), **margins)))
         return scans_of(rows(files))
@@ -232,7 +266,7 @@ def page(folder: Path, groups: Sequence[str]) -> Iterator[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--groups", nargs="+", default=["development", "newborns"])
+    parser.add_argument("--groups", nargs="+", default=["development", "seen", "newborns", "lesions"])
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.write_text("\n".join([*page(given.folder, given.groups), ""]), encoding="utf-8")

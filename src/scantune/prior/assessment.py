@@ -46,6 +46,9 @@ UNKNOWN = 1e6
 NOTABLE = 0.1
 """Odds from which an excess is worth a sentence: a twentieth of the Dice."""
 
+TELLING = 2
+"""Power of the Dice that a perturbation has at home by which it counts."""
+
 DEVIATIONS = {"size": 2.0, "unsteady": 1.0, "contact": 1.5}
 """Deviations from the middle of home people that count as usual."""
 
@@ -410,13 +413,13 @@ class Excesses:
 def _unsteady(readings: Readings, home: HomeReadings, using: Sequence[str]) -> Tensor:
     """Return the mean excess of unsteadiness of each structure.
 
-    Perturbations count by the square of the Dice that they have at home: the more one changes there, the less it shows.
+    Perturbations count by a power of the Dice that they have at home: the more one changes there, the less it shows.
     """
     known = [name for name in using if name in home.unsteady and name in readings.steadiness]
     if not known:
         return torch.zeros(readings.structures, dtype=torch.double)
     excess = [_above(odds(_row(readings.steadiness[name])), home.unsteady[name], "unsteady") for name in known]
-    weights = torch.stack([dice_from(home.unsteady[name][0]).square() for name in known]).clamp_min(SMALLEST)
+    weights = torch.stack([dice_from(home.unsteady[name][0]) ** TELLING for name in known]).clamp_min(SMALLEST)
     return (weights * torch.stack(excess)).sum(0) / weights.sum(0)
 
 
