@@ -3,8 +3,8 @@
     python speed/criteria/summary.py rows FOLDER [--earlier CSV] --out results/assessment.csv
     python speed/criteria/summary.py page results/assessment.csv --out results/assessment.md
 
-The first plays the decision back on the readings that run.py stored in FOLDER, by the coefficients of the code as it is. Rows of an
-earlier report keep what was decided then.
+The first plays the decision back on the readings that run.py stored in FOLDER, by the code's present coefficients. Rows
+of an earlier report keep what was decided then.
 """
 
 import argparse

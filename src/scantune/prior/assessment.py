@@ -357,7 +357,7 @@ class Assessment:
     """Estimate of the quality of a prediction.
 
     Args:
-        verdict: `fine`, `doubtful` or `failed`.
+        verdict: `fine`, `doubtful` or `failed`. Also doubtful is what is as good as at home but may well be poor.
         expected: Mean Dice over structures, or agreement where home Dice is not known.
         low: Eight of ten such predictions lie between this ...
         high: ... and this; both None with too few home people.

@@ -19,8 +19,8 @@ class Decision:
     """Decision on an adaptation, with its reason in one sentence.
 
     Args:
-        action: `adapted`: the adapted prediction stands. `left alone`: the source prediction stands, because it is fine
-            or there was nothing to adapt. `unsolved`: no adaptation helped, or not enough.
+        action: `adapted`: the adapted prediction stands. `left alone`: the source prediction stands, because it is as
+            good as at home, or there was nothing to adapt. `unsolved`: no adaptation helped, or not enough.
         reason: One plain sentence.
         numbers: The numbers that it rests on, by name.
         assessment: The assessment of the predictions before and after, as a manifest states it.
