@@ -330,16 +330,32 @@ def notable(scans: Scans) -> Iterator[str]:
             )
 
 
+def given_up(scans: Scans) -> Iterator[str]:
+    """Yield the lines of a table of gains above .01 that do not stay, by what becomes of them."""
+    yield "| | gains above .01 | stay | left alone | no stage promises enough | another stage | mean loss of these |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, part in groups(scans).items():
+        gains = [scan for scan in part if scan.end - scan.before > 0.01]
+        lost = [scan for scan in gains if change(scan) <= 0.01]
+        alone = sum(scan.source["action"] == "left alone" for scan in lost)
+        refused = sum(scan.source["action"] == "unsolved" and not scan.source["chosen"] for scan in lost)
+        counts = (len(gains), len(gains) - len(lost), alone, refused, len(lost) - alone - refused)
+        loss = number(mean(scan.end - scan.handed for scan in lost))
+        yield f"| {GROUPS[name]} | {' | '.join(map(str, counts))} | {loss} |"
+
+
 def page(scans: Scans, text: str) -> str:
     """Return the page, with its tables in place of their names in a text."""
-    differing = [s for s in scans if s.source["recorded"] != f"{s.source['action']} {int(s.source['chosen'])}"]
+    here = [scan for scan in scans if not scan.source["group"].startswith("earlier")]
+    differing = [s for s in here if s.source["recorded"] != f"{s.source['action']} {int(s.source['chosen'])}"]
     tables = {
         "MUST HOLD": must_hold(scans),
         "CRITERIA": criteria(scans),
-        "NETWORKS": by(scans, "network"),
-        "SHIFTS": by(scans, "shift"),
-        "NOTABLE": notable(scans),
-        "DIFFERING": iter([f"{len(differing)} of {len(scans)}"]),
+        "NETWORKS": by(here, "network"),
+        "SHIFTS": by(here, "shift"),
+        "NOTABLE": notable(here),
+        "GIVEN UP": given_up(scans),
+        "DIFFERING": iter([f"{len(differing)} of {len(here)}"]),
         "TESTED": iter([str(len({s.source["name"] for s in scans if s.source["group"] == "test"}))]),
     }
     for name, lines in tables.items():

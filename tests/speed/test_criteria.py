@@ -198,10 +198,42 @@ def test_the_benchmark_goes_from_training_to_the_page(module, small, tmp_path):
     tried = module("tried")
     told = "\n".join(tried.page(tmp_path, ["test"]))
     assert "Networks: 1; scans: 2." in told
-    assert tried.varied([tmp_path / small.name / "rows.jsonl"], {}) == summary.scans_of(found)
+    for name in ("as it is", "rules of the earlier report"):
+        same = tried.varied([tmp_path / small.name / "rows.jsonl"], tried.VARIANTS[name]) == summary.scans_of(found)
+        assert same == (name == "as it is")
     plain, read = next(tried.sources([tmp_path / small.name / "rows.jsonl"])), found[0]
     assert plain.expected("", 0.0, 0.0) == pytest.approx(read["expected"])
     assert plain.expected("depth", 1e3, 0.0) < plain.expected("depth", 0.1, 0.0) <= plain.expected("", 0.0, 0.0)
+
+
+def told(name, shift, *stages, action="unsolved", chosen=0, group="test"):
+    """Rows of a scan, from the Dice of its stages."""
+    whose = {"group": group, "name": name, "person": "1", "shift": shift}
+    first = {"action": action, "chosen": chosen}
+    return [{**whose, "step": step, "dice": dice, **(first if step == 0 else {})} for step, dice in enumerate(stages)]
+
+
+def test_gains_that_are_given_up_are_counted_by_what_becomes_of_them(module):
+    summary = module("summary")
+    rows = [
+        *told("a", "kept", 0.5, 0.7, action="adapted", chosen=1),
+        *told("a", "alone", 0.8, 0.84, action="left alone"),
+        *told("a", "refused", 0.5, 0.6),
+        *told("a", "other", 0.5, 0.48, 0.6, action="adapted", chosen=1),
+        *told("a", "no gain", 0.9, 0.9),
+    ]
+    lines = list(summary.given_up(summary.scans_of(rows)))
+    assert lines[-1] == "| toys, test | 4 | 1 | 1 | 1 | 1 | 0.087 |"
+
+
+def test_an_earlier_report_keeps_its_rows_in_sets_of_their_own(module, tmp_path):
+    summary = module("summary")
+    rows = [*told("a", "x", 0.5, 0.7), *told("b", "x", 0.5, 0.7, group="development")]
+    summary.write_rows(rows, tmp_path / "old.csv")
+    once = list(summary.earlier(tmp_path / "old.csv"))
+    assert [(row["group"], row["dice"]) for row in once] == [("earlier test", 0.5), ("earlier test", 0.7)]
+    summary.write_rows(once, tmp_path / "older.csv")
+    assert list(summary.earlier(tmp_path / "older.csv")) == once
 
 
 def test_what_is_recorded_is_what_the_default_does_where_sizes_are_known(module, small, monkeypatch):
