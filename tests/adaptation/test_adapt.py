@@ -80,7 +80,7 @@ def test_a_3d_network_is_adapted():
     torch.manual_seed(0)
     network = monai_network(spatial_dims=3, norm="batch").eval()
     volumes = [toy_scan(seed, slices=16, size=24)[0].transpose(0, 1).unsqueeze(0) for seed in range(3)]
-    prior = FieldOfExperts.fit(network, volumes)
+    prior = unread(FieldOfExperts.fit(network, volumes))
     result = scantune.adapt(network, volumes[0] ** 2.5, prior=prior, steps=10)
     assert result.prediction.shape == (1, 16, 24, 24)
     assert result.energy_after < result.energy_before

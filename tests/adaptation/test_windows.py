@@ -120,9 +120,12 @@ def test_sizes_count_for_tensors_that_are_seen_in_windows():
     known = FieldOfExperts.fit(layers, [volume(seed)[0] for seed in range(3)], patches=PATCHES, window=WINDOW)
     known = known.calibrated(layers, [volume(seed)[0] for seed in (3, 4)])
     usual, bright = (scantune.adapt(layers, volume(5)[0] + more, prior=known, method="source") for more in (0, 0.5))
-    assert not any("absurdly" in warning for warning in usual.warnings)
-    assert any("absurdly large" in warning for warning in bright.warnings)
+    assert not any("implausibly" in warning for warning in usual.warnings)
+    assert any("implausibly large" in warning for warning in bright.warnings)
     assert bright.facts["verdict"] == "failed"
+    in_ml = replace(known.calibration, home=replace(known.calibration.home, in_voxels=False))
+    unlike = scantune.adapt(layers, volume(5)[0] + 0.5, prior=replace(known, calibration=in_ml), method="source")
+    assert not any("implausibly" in warning for warning in unlike.warnings)
 
 
 def calibrated(network, prior):

@@ -260,7 +260,7 @@ def test_a_failure_takes_only_what_needs_it(path, whole, tmp_path, capsys):
 
 
 def test_one_bench_at_a_time_works_in_a_folder(path, tmp_path):
-    with Store(tmp_path).alone(), pytest.raises(InputError, match="Another scantune bench is at work"):
+    with Store(tmp_path).alone(), pytest.raises(InputError, match="Another scantune bench is running"):
         run(path, tmp_path)
 
 

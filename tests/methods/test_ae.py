@@ -592,7 +592,7 @@ class TestMethod:
             scantune.adapt(toy.network, scan, method="ae")
         plain = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
         with pytest.raises(
-            InputError, match=f"a layer 'down.1.second', which this one .Sequential. has not.*{command}"
+            InputError, match=f"a layer 'down.1.second', which this one .Sequential. does not have.*{command}"
         ):
             scantune.adapt(plain, scan, method="ae", helpers=toy.helpers)
         for helper, words in (

@@ -162,7 +162,7 @@ def test_a_run_forced_to_an_empty_foreground_is_not_selected(toy, monkeypatch):
 
 
 def test_without_pca_experts_the_default_method_matches_cnn_experts_alone(toy):
-    prior = FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES).without("pca")
+    prior = FieldOfExperts.fit(toy.network, toy.volumes, patches=TOY_PATCHES, read=0).without("pca")
     result = scantune.adapt(toy.network, toy_scan(80)[0] ** 1.5, prior=prior, steps=2)
     assert "pca" not in result.trace[0]
     assert result.energy_after < result.energy_before

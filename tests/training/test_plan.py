@@ -434,7 +434,10 @@ def test_fine_tuning_resumes_only_from_the_same_start(half, plan, tmp_path):
             {"[train]": "[network]\nwidth = 4\n[train]"},
             "has width 2, but .network. of the recipe bad says 4; leave it out",
         ),
-        ({"[train]": "[preprocessing]\nsize = [48, 48]\n[train]"}, ".preprocessing. of the recipe bad says otherwise"),
+        (
+            {"[train]": "[preprocessing]\nsize = [48, 48]\n[train]"},
+            ".preprocessing. of the recipe bad differs; leave that table out",
+        ),
     ],
 )
 def test_a_start_that_does_not_suit_the_recipe_is_told(half, site, change, told, tmp_path, monkeypatch, capsys):

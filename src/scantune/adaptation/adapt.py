@@ -189,7 +189,7 @@ def _judge(
     if home is None or not judges_steps or before.task.judged_by != "stability":
         return guard_scan(source, given.volume, before, prior, settings.stop, judges_steps)
     labels = network.labels if isinstance(network, Model) else {}
-    home = home.for_voxels(given.prepared is not None)
+    home = home.for_voxels(given.knows_voxels)
     reader = PredictionReader.of(given.volume, before.task, before.structures, given.voxel_ml, source.channels)
     return Rescue.of(source, reader, before, home, sorted(labels, key=lambda name: labels[name]))
 

@@ -86,6 +86,11 @@ class ScanInput:
         return cls(backend.windows(prepared), case, backend, prepared, stripped_by)
 
     @property
+    def knows_voxels(self) -> bool:
+        """Return True if the volume of a voxel is known, as only files say it."""
+        return self.backend is not None
+
+    @property
     def voxel_ml(self) -> float:
         """Return the volume in mL of a voxel, counting 1 mm for what is not known."""
         return 1e-3 if self.backend is None else self.backend.voxel_ml(self.prepared)

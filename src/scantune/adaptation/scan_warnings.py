@@ -54,7 +54,7 @@ def scan_warnings(
     names = sorted(network.labels, key=lambda name: network.labels[name]) if isinstance(network, Model) else []
     home = None if known is None else known.home
     if home is not None:
-        home = home.for_voxels(given.prepared is not None)
+        home = home.for_voxels(given.knows_voxels)
     return found + prediction_warnings(after, home, given.voxel_ml, names, given.volume.length)
 
 
