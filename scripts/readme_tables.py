@@ -114,7 +114,7 @@ def means_table() -> str:
     )
 
 
-GROUPS = {"test": "toy networks", "newborns": "newborns"}
+GROUPS = {"test": "toy networks", "simulated": "simulated cohorts", "newborns": "newborns"}
 """Sets of results/assessment.csv on which nothing was chosen, by their names in tables."""
 
 ANATOMIES = {"prostate": "prostate", "cardiac": "heart", "spine": "spinal cord", "brain": "brain", "wmh": "lesions"}
@@ -135,7 +135,7 @@ Outcome = tuple[str, float, float]
 """The decision on a scan, and its Dice before and after."""
 
 
-def toy_outcomes() -> dict[tuple[str, bool], list[Outcome]]:
+def outcomes() -> dict[tuple[str, bool], list[Outcome]]:
     """Return outcomes by the set in results/assessment.csv and by whether the network had failed."""
     stages: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     with (RESULTS / "assessment.csv").open(newline="") as file:
@@ -150,18 +150,9 @@ def toy_outcomes() -> dict[tuple[str, bool], list[Outcome]]:
     return parts
 
 
-def cohort_outcomes() -> dict[tuple[str, bool], list[Outcome]]:
-    """Return outcomes at the second version of the simulated cohorts."""
-    parts: dict[tuple[str, bool], list[Outcome]] = defaultdict(list)
-    for row in filter(lambda row: row["decision"], second_version()):
-        name, before = f"simulated, {ANATOMIES[row['cohort'].removesuffix('-v2')]}", float(row["source"])
-        parts[name, before < FAILING].append((row["decision"], before, float(row["default"])))
-    return parts
-
-
 def decisions_table() -> str:
     """Lay out what the default does to scans on which the network had failed, and to the others."""
-    parts = cohort_outcomes() | toy_outcomes()
+    parts = outcomes()
     rows = []
     for name in dict.fromkeys(name for name, _ in parts):
         for failing in (True, False):

@@ -5,7 +5,8 @@
     python speed/criteria/cohorts.py page results/rescue-v2.csv --out results/rescue-v2.md
 
 A row is one test scan and one network, trained with augmentation (strong) or without (plain). Intervals are by
-bootstrap over people.
+bootstrap over people. The score of a cohort is that of the paper: the whole gland of prostates, grey matter of cords,
+the mean over structures elsewhere; estimates are always of the mean.
 """
 
 import argparse
@@ -29,6 +30,12 @@ LIMIT, GAIN, LOSS = 0.7, 0.01, 0.05
 NETWORKS = {"plain": "baseline", "strong": "strong baseline"}
 """The un-adapted rows of the networks."""
 
+WITHOUT_DEFAULT = """
+The default was not run to its end on every scan, so that this page has what it says of source predictions, which scans
+it leaves alone, and what the objective does without it. [The benchmark of the assessment](assessment.md) has the rest,
+on coarser scans of the same cohorts."""
+"""What the page says where rows of the default are missing."""
+
 Key = tuple[str, str, str, str, int]
 """Cohort, centre, person, scan, training run."""
 
@@ -44,7 +51,7 @@ class Row:
         home: Mean Dice of the network at the training centre.
         source: Dice of the un-adapted network.
         unguarded: Dice of the objective under `fast`, without a guard.
-        default: Dice of what the default hands out; NaN where it was not run, as is all that follows but `paper`.
+        default: Dice of what the default hands out; NaN where it was not run to its end.
         expected: The estimate that is shown; NaN where none is.
         paper: Dice of the same objective after the paper's 1000 epochs; NaN where they were not run.
     """
@@ -167,23 +174,25 @@ def _badness(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     return failed, others
 
 
-def lines_of(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the lines of the report."""
+def _left_alone(rows: Sequence[Row]) -> str:
+    """Say how many scans were left alone, and what adapting would have done to these."""
+    left = [row for row in rows if row.decision == "left alone"]
+    if not left:
+        return f"0 of {len(rows)}"
+    low, high, mean = (pick(row.possible for row in left) for pick in (min, max, fmean))
+    return f"{len(left)} of {len(rows)}: {low:+.3f} to {high:+.3f}, mean {mean:+.3f}"
+
+
+def _default_lines(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the lines on what the default hands out; none if it was not run on all scans."""
+    if not all(row.decision for row in rows):
+        return {}
     usable, failed = [row for row in rows if row.source >= LIMIT], [row for row in rows if row.source < LIMIT]
     gaining = [row for row in rows if row.possible > GAIN]
-    estimated = [row for row in rows if not math.isnan(row.expected_before)]
-    bad, good = _badness(rows)
     return {
-        "networks, people, scans; failing": f"{len({(r.cohort, r.network, r.seed) for r in rows})}, "
-        f"{len({(r.cohort, r.subject) for r in rows})}, {len(rows)}; {len(failed)}",
-        "mean Dice: source, unguarded, default": ", ".join(
-            f"{fmean(values):.3f}"
-            for values in ([r.source for r in rows], [r.unguarded for r in rows], [r.default for r in rows])
-        ),
+        "mean Dice of the default": f"{fmean(row.default for row in rows):.3f}",
         "failing: share of the unguarded gain that is kept": _told(failed, _kept, ".0%"),
-        "source .7 or more: worst change; unguarded": "-"
-        if not usable
-        else f"{min(r.change for r in usable):+.3f}; {min(r.possible for r in usable):+.3f} ({len(usable)})",
+        "source .7 or more: worst change": f"{min((row.change for row in usable), default=math.nan):+.3f}",
         "the same: mean change": _told(usable, _mean_change),
         "lowest mean change of a centre": _lowest_centre(rows),
         "failing: mean change": _told(failed, _mean_change),
@@ -192,22 +201,40 @@ def lines_of(rows: Sequence[Row]) -> dict[str, str]:
             failed, _share(lambda r: r.verdict == "fine" and r.default < LIMIT), ".0%"
         ),
         "unguarded gain above .01: stays above .01": _told(gaining, _share(lambda r: r.change > GAIN), ".0%"),
-        "failure of the source: AUROC of the estimate": f"{auroc(bad, good):.3f}",
-        "sensitivity at 5 % false alarms": f"{sensitivity(bad, good):.0%}",
-        "median error of the estimate": _told(
-            estimated, lambda some: median(abs(r.expected_before - r.source) for r in some), ".3f"
-        ),
-        "the same, if always the home Dice": f"{median(abs(r.home - r.source) for r in rows):.3f}",
-        "bias of the estimate": _told(estimated, lambda some: fmean(r.expected_before - r.source for r in some)),
         "left alone, adapted, unsolved": ", ".join(
-            str(sum(r.decision == name for r in rows)) for name in ("left alone", "adapted", "unsolved")
+            str(sum(row.decision == name for row in rows)) for name in ("left alone", "adapted", "unsolved")
         ),
     }
 
 
-def page(every: Sequence[Row]) -> list[str]:
+def lines_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the lines of the report."""
+    failed = [row for row in rows if row.source < LIMIT]
+    known = [row for row in rows if not math.isnan(row.expected_before)]
+    missed = [row for row in failed if row.verdict_before == "fine"]
+    bad, good = _badness(rows)
+    return {
+        "networks, people, scans; failing": f"{len({(r.cohort, r.network, r.seed) for r in rows})}, "
+        f"{len({(r.cohort, r.subject) for r in rows})}, {len(rows)}; {len(failed)}",
+        "mean Dice: source, unguarded": f"{fmean(r.source for r in rows):.3f}, {fmean(r.unguarded for r in rows):.3f}",
+        "the same of failing scans": "-"
+        if not failed
+        else f"{fmean(r.source for r in failed):.3f}, {fmean(r.unguarded for r in failed):.3f}",
+        **_default_lines(rows),
+        "left alone; what adapting would have changed": _left_alone(rows),
+        "failing, yet called fine": f"{len(missed)} of {len(failed)}",
+        "failure of the source: AUROC of the estimate": f"{auroc(bad, good):.3f}",
+        "sensitivity at 5 % false alarms": f"{sensitivity(bad, good):.0%}",
+        "median error of the estimate": _told(
+            known, lambda some: median(abs(r.expected_before - r.source) for r in some), ".3f"
+        ),
+        "the same, if always the home Dice": f"{median(abs(r.home - r.source) for r in rows):.3f}",
+        "bias of the estimate": _told(known, lambda some: fmean(r.expected_before - r.source for r in some)),
+    }
+
+
+def page(rows: Sequence[Row]) -> list[str]:
     """Return the lines of the page."""
-    rows = [row for row in every if row.decision]
     columns = {"all": list(rows)}
     columns |= {network: [row for row in rows if row.network == network] for network in NETWORKS}
     columns |= {cohort: [row for row in rows if row.cohort == cohort] for cohort in sorted({r.cohort for r in rows})}
@@ -215,19 +242,18 @@ def page(every: Sequence[Row]) -> list[str]:
     told = [
         f"| | {' | '.join(found)} |",
         "|" + "---|" * (len(found) + 1),
-        *(f"| {line} | {' | '.join(column[line] for column in found.values())} |" for line in found["all"]),
+        *(f"| {line} | {' | '.join(column.get(line, '-') for column in found.values())} |" for line in found["all"]),
         "",
-        "| cohort | centre | network | scans | source | unguarded | default | worst | left alone, adapted, unsolved |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| cohort | centre | network | scans | source | unguarded | fine, doubtful, failed |",
+        "|---|---|---|---|---|---|---|",
     ]
     centres: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         centres[row.cohort, row.site, row.network].append(row)
     for (cohort, site, network), some in sorted(centres.items()):
-        means = (fmean(r.source for r in some), fmean(r.unguarded for r in some), fmean(r.default for r in some))
-        counts = (sum(r.decision == name for r in some) for name in ("left alone", "adapted", "unsolved"))
-        worst = min(r.change for r in some)
-        cells = [cohort, site, network, str(len(some)), *(f"{mean:.3f}" for mean in means), f"{worst:+.3f}"]
+        means = (fmean(r.source for r in some), fmean(r.unguarded for r in some))
+        counts = (sum(r.verdict_before == name for r in some) for name in ("fine", "doubtful", "failed"))
+        cells = [cohort, site, network, str(len(some)), *(f"{mean:.3f}" for mean in means)]
         told.append(f"| {' | '.join(cells)} | {', '.join(map(str, counts))} |")
     return told
 
@@ -266,10 +292,8 @@ def main() -> None:
     else:
         found = read_rows(given.place)
         title = ["# The default on the second version of the simulated cohorts", ""]
-        about = [
-            f"By `python speed/criteria/cohorts.py page {given.place}`; how rows are made is said in that script.",
-            "",
-        ]
+        about = [f"By `python speed/criteria/cohorts.py page {given.place}`; how rows are made is said in that script."]
+        about += ["" if all(row.decision for row in found) else WITHOUT_DEFAULT, ""]
         given.out.write_text("\n".join([*title, *about, *page(found), *schedule_lines(found), ""]), encoding="utf-8")
 
 
