@@ -28,7 +28,7 @@ from scantune import AdaptableNetwork, FieldOfExperts
 from scantune.adaptation import adapt as adapting
 from scantune.adaptation.scan_guard import ScanGuard
 from scantune.networks import Normalizer, UNet
-from scantune.prior.readings import PredictionReader
+from scantune.prior.prediction_reader import PredictionReader
 from scantune.tasks import Segmentation
 
 SEED, WIDTH, HOME_PEOPLE = 3, 8, 3

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from scantune.prior.assessment import Readings
 from scantune.prior.coefficients import Coefficients, Contest, FitCounts, LocalCoefficients
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
 
 
 def disc(radius: float, core: float, shift: int = 0, size: int = 40) -> Tensor:
@@ -22,6 +23,13 @@ def readings_of(labels: Tensor, other: Tensor | None = None) -> Readings:
 
 
 RADII = (11.0, 11.5, 12.0, 12.5, 13.0, 11.8, 12.2, 12.6)
+
+
+def home_of_discs() -> HomeReadings:
+    """Return home readings of eight people with a disc of each radius."""
+    people = [readings_of(disc(radius, radius / 2), disc(radius, radius / 2, shift=1)) for radius in RADII]
+    return HomeReadings.fit(people, [[0.94, 0.90]] * len(RADII))
+
 
 LOCAL = LocalCoefficients(
     fitted=Coefficients(unsteady=1.0, widest=(2.0, 0.5)),

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from scantune.adaptation.prediction import predict
 from scantune.backends import PreparedSlices
 from scantune.model.model import Model
-from scantune.prior.assessment import overlaps
+from scantune.prior.label_readings import overlaps
 from scantune.prior.perturbations import PERTURBATIONS
-from scantune.prior.readings import PredictionReader
+from scantune.prior.prediction_reader import PredictionReader
 
 Row = dict[str, Any]
 

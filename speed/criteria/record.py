@@ -17,7 +17,7 @@ from scantune.adaptation.guard.rescue import Rescue, StageRule
 from scantune.adaptation.loop import Schedule, Trajectory
 from scantune.adaptation.result import Result
 from scantune.model.model import Model
-from scantune.prior.assessment import HomeReadings
+from scantune.prior.home_readings import HomeReadings
 from scantune.scans.volume import Volume
 
 

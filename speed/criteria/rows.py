@@ -17,7 +17,9 @@ import torch
 
 from scantune.adaptation.guard.base import Decision
 from scantune.adaptation.guard.rescue import Margins, Rescue, Stage
-from scantune.prior.assessment import HomeReadings, Readings, assess
+from scantune.prior.assessment import assess
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
 
 Line = dict[str, Any]
 

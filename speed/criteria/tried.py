@@ -40,8 +40,11 @@ from scans import (
 )
 from scantune.adaptation.guard.rescue import Margins, Rescue
 from scantune.adaptation.guard.rescue import Stage as Chosen
-from scantune.prior.assessment import DEVIATIONS, TELLING, Excesses, HomeReadings, Readings, dice_from
+from scantune.prior.assessment import DEVIATIONS, TELLING, Excesses
 from scantune.prior.coefficients import SHIPPED
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
+from scantune.prior.odds import dice_from
 
 Change = dict[str, Any]
 VARIANTS: dict[str, Change] = {
@@ -118,7 +121,7 @@ def varied(files: Sequence[Path], variant: Change) -> Scans:
             stack.enter_context(patch.object(Rescue, "_gives_up_steadiness", _if_failed_too))
         if variant.get("compared"):
             stack.enter_context(patch.object(Rescue, "choose", _by_what_compares))
-        stack.enter_context(patch("scantune.prior.assessment.SHIPPED", replace(SHIPPED, **weights)))
+        stack.enter_context(patch("scantune.prior.home_readings.SHIPPED", replace(SHIPPED, **weights)))
         stack.enter_context(patch.object(Margins, "of", lambda _home: replace(Margins(), **margins)))
         return scans_of(rows(files))
 

@@ -18,8 +18,8 @@ from scantune.adaptation.output_names import BidsNames
 from scantune.adaptation.settings import AdaptSettings
 from scantune.backends import Preprocessing, VolumePreprocessing
 from scantune.evaluation.evaluate import evaluate
-from scantune.prior.assessment import Readings, contact_shares, overlaps
-from scantune.prior.readings import HomeScan
+from scantune.prior.label_readings import Readings, contact_shares, overlaps
+from scantune.prior.prediction_reader import HomeScan
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation, painted, structure_counts, task_from_record, task_record
 from tests.conftest import TOY_PATCHES, toy_scan

@@ -18,8 +18,9 @@ from scantune.adaptation.guard.rescue import (
     candidate_steps,
 )
 from scantune.methods.expert_statistics import ExpertStatistics
-from scantune.prior.assessment import HomeReadings, assess
-from scantune.prior.readings import HomeScan, PredictionReader
+from scantune.prior.assessment import assess
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.prediction_reader import HomeScan, PredictionReader
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import dice, toy_scan

@@ -16,8 +16,9 @@ from scantune.adaptation.guard.base import CAUTION, Decision
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.scan_warnings import _energy, prediction_warnings
 from scantune.cli.main import main
-from scantune.prior.assessment import HomeReadings, Readings
 from scantune.prior.calibration import Calibration, EnergyLevels
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
 from scantune.scans.io import read_scan, write_image
 from scantune.simulate import COHORTS
 from scantune.tasks import Segmentation, structure_counts

@@ -17,7 +17,7 @@ from scantune.backends import Tiling, VolumePreprocessing
 from scantune.experts import PatchSettings
 from scantune.model.model import Model
 from scantune.networks import Normalizer
-from scantune.prior.readings import HomeScan, PredictionReader
+from scantune.prior.prediction_reader import HomeScan, PredictionReader
 from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 from scantune.training.fit import fit_prior

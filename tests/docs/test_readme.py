@@ -20,7 +20,7 @@ from scantune.densities import DENSITIES, DIVERGENCES, STORED
 from scantune.methods import METHODS, MethodOptions
 from scantune.methods.base import PARAMETER_CHOICES
 from scantune.prior.coverage import ShownAtHome
-from scantune.prior.readings import HomeScan
+from scantune.prior.prediction_reader import HomeScan
 from scantune.scans.volume import Volume
 from tests.conftest import TOY_PATCHES, toy_scan
 from tests.toy_labels import LOCAL

@@ -6,53 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scantune.errors import InputError
-from scantune.prior.assessment import (
-    SHIPPED,
-    HomeReadings,
-    Readings,
-    assess,
-    contact_shares,
-    dice_from,
-    odds,
-    overlaps,
-)
-from tests.toy_labels import RADII, disc, readings_of
+from scantune.prior.assessment import assess
+from scantune.prior.coefficients import SHIPPED
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
+from scantune.prior.odds import dice_from
+from tests.toy_labels import disc, home_of_discs, readings_of
 
 
 @pytest.fixture
 def home() -> HomeReadings:
-    people = [readings_of(disc(radius, radius / 2), disc(radius, radius / 2, shift=1)) for radius in RADII]
-    return HomeReadings.fit(people, [[0.94, 0.90]] * len(RADII))
-
-
-def test_odds_and_dice_are_inverse() -> None:
-    values = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=torch.double)
-    torch.testing.assert_close(dice_from(odds(values)), values, atol=2e-3, rtol=0)
-
-
-def test_a_size_alone_bounds_the_dice_as_the_formula_says() -> None:
-    ratio = 1.8
-    best = 2 * min(1, ratio) / (1 + ratio)
-    assert float(dice_from(torch.tensor(math.log(ratio)))) == pytest.approx(best)
-
-
-def test_overlaps_of_nothing_are_no_evidence() -> None:
-    empty = torch.zeros(2, 4, 4, dtype=torch.long)
-    assert overlaps(empty, empty, 2) == (0.0, 0.0)
-
-
-def test_contacts_are_counted_by_hand() -> None:
-    labels = torch.tensor([[[0, 1, 1, 2]]])
-    assert contact_shares(labels, 2).tolist() == [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]
-
-
-def test_contacts_of_a_volume_count_faces_within_it_alone() -> None:
-    labels = torch.zeros(1, 3, 3, 3, dtype=torch.long)
-    labels[0, 1, 1, 1] = 1
-    assert contact_shares(labels, 1).tolist() == [[1.0, 0.0]]
-    two = torch.stack([torch.zeros(3, 3), torch.ones(3, 3)]).long()
-    assert contact_shares(two, 1).tolist() == [[0.0, 0.0]]
+    return home_of_discs()
 
 
 def test_what_is_as_at_home_is_fine_and_as_good(home: HomeReadings) -> None:
@@ -171,14 +135,6 @@ def test_a_structure_that_most_people_lack_does_not_make_a_network_poor() -> Non
     assert assess(people[0], home).verdict == "fine"
 
 
-def test_home_readings_come_back_from_plain_arrays(home: HomeReadings) -> None:
-    again = HomeReadings.from_tensors(home.tensors())
-    assert again is not None
-    readings = readings_of(disc(14, 6), disc(14, 6, shift=2))
-    assert assess(readings, again).expected == pytest.approx(assess(readings, home).expected, abs=1e-5)
-    assert again.people == len(RADII)
-
-
 def test_a_structure_that_no_home_prediction_has_tells_nothing() -> None:
     home = HomeReadings.fit([readings_of(disc(12.0, 0.0))] * 6, [[0.9, 0.0]] * 6)
     assert math.isfinite(assess(readings_of(disc(12.0, 6.0)), home).expected)
@@ -187,23 +143,3 @@ def test_a_structure_that_no_home_prediction_has_tells_nothing() -> None:
 
 def test_shipped_coefficients_can_only_make_an_estimate_worse() -> None:
     assert min(SHIPPED.unsteady, SHIPPED.size, SHIPPED.contact) >= 0
-
-
-def test_a_file_of_version_0_1_has_no_home_readings() -> None:
-    assert HomeReadings.from_tensors({"typical": torch.tensor([0.1])}) is None
-
-
-@pytest.mark.parametrize("name", ["size", "contacts", "apart", "absent", "unsteady/moved", "dice"])
-def test_damaged_home_readings_are_refused(home: HomeReadings, name: str) -> None:
-    stored = home.tensors()
-    with pytest.raises(InputError, match="The calibration is damaged"):
-        HomeReadings.from_tensors(stored | {name: stored[name] * math.nan})
-    with pytest.raises(InputError, match="The calibration is damaged"):
-        HomeReadings.from_tensors(stored | {name: stored[name].flatten()[:1]})
-
-
-def test_readings_tell_that_their_sizes_are_numbers_of_voxels(home: HomeReadings) -> None:
-    for told in (True, False):
-        again = HomeReadings.from_tensors(replace(home, in_voxels=told).tensors())
-        assert again is not None
-        assert again.in_voxels == told

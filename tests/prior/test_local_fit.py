@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from scantune.errors import InputError
-from scantune.prior.assessment import GradedReadings, HomeReadings, assess, dice_from
+from scantune.prior.assessment import assess
 from scantune.prior.coefficients import SHIPPED, Contest
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
 from scantune.prior.local_fit import GradedPrediction, _Table, fit_coefficients, fit_range
+from scantune.prior.odds import dice_from
 from tests.toy_labels import LOCAL
 
 HOME_ML = 10.0

@@ -8,8 +8,10 @@ import torch
 
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.scan_warnings import prediction_warnings
-from scantune.prior.assessment import HomeReadings, Readings, assess
+from scantune.prior.assessment import assess
 from scantune.prior.coverage import Coverage
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
 from scantune.prior.passing import passing_structures
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import scantune
 from scantune.adaptation.guard import rescue
-from scantune.prior.assessment import HomeReadings
+from scantune.prior.home_readings import HomeReadings
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation
 from tests.conftest import toy_scan

@@ -26,7 +26,7 @@ from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import output_of
-from scantune.prior.readings import PredictionReader
+from scantune.prior.prediction_reader import PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
 from scantune.tasks import OutputChoice, Segmentation, Task

@@ -11,10 +11,10 @@ from torch import nn
 from scantune.adaptation.input import ScanInput
 from scantune.adaptation.prediction import Prediction
 from scantune.model.model import Model
-from scantune.prior.assessment import HomeReadings
 from scantune.prior.calibration import Calibration
 from scantune.prior.coverage import Shown
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.home_readings import HomeReadings
 from scantune.scans.case import Case
 
 LEAST_ZERO = 0.2

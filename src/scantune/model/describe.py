@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scantune.model.model import Model
-from scantune.prior.assessment import HomeReadings
 from scantune.prior.calibration import Calibration
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.prior.home_readings import HomeReadings
 from scantune.prior.local_fit import PEOPLE_FOR_A_FIT
 
 TEXT_WIDTH = 64

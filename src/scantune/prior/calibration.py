@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from scantune.errors import InputError
 from scantune.networks import in_evaluation
-from scantune.prior.assessment import HomeReadings
 from scantune.prior.coverage import Coverage
+from scantune.prior.home_readings import HomeReadings
 from scantune.tasks import Segmentation, Task, structure_counts
 
 TYPICAL_QUANTILE = 0.9

@@ -13,12 +13,12 @@ from scantune.densities import ALPHA, Density, Divergence
 from scantune.errors import InputError
 from scantune.experts import LayerChoice, PatchSettings, Recorder, Recording
 from scantune.networks import AdaptableNetwork, Affine, eager_network, in_evaluation
-from scantune.prior.assessment import HomeReadings
 from scantune.prior.calibration import Calibration, predicted_proportions
 from scantune.prior.coverage import Coverage, Shown
 from scantune.prior.fit import FitSettings, fit_experts, seen_by
+from scantune.prior.home_readings import HomeReadings
 from scantune.prior.layer import ExpertFamily, with_enough_patches, without_prefix
-from scantune.prior.readings import HomeScan, count_structures, read_home
+from scantune.prior.prediction_reader import HomeScan, count_structures, read_home
 from scantune.scans.tensors import read_tensors, write_tensors
 from scantune.scans.volume import Volume, is_finite
 from scantune.tasks import Foreground, OutputChoice, Segmentation, Task, task_from_record, task_record

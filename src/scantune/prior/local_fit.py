@@ -12,8 +12,11 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from scantune.prior.assessment import Excesses, GradedReadings, HomeReadings, dice_from
+from scantune.prior.assessment import Excesses
 from scantune.prior.coefficients import SHIPPED, Coefficients, Contest
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
+from scantune.prior.odds import dice_from
 
 PEOPLE_FOR_A_FIT = 8
 """Smallest number of held-out people to whom coefficients are fitted."""

@@ -65,3 +65,9 @@ PERTURBATIONS: dict[str, Perturbation] = {
     "moved": Perturbation(_move, _move_back),
 }
 """Perturbations by name."""
+
+SELECTING = ("moved",)
+"""Perturbations by which stages of an adaptation are compared."""
+
+SHOWING = ("moved", "mirrored")
+"""Perturbations behind the estimate that is shown; the second has not been used to choose a stage."""

@@ -15,7 +15,7 @@ from scantune.model.model import Model
 from scantune.prior.coverage import Shown
 from scantune.prior.field_of_experts import READ_SUBJECTS, FieldOfExperts
 from scantune.prior.fit import density_template
-from scantune.prior.readings import READ_SLICES, HomeScan
+from scantune.prior.prediction_reader import READ_SLICES, HomeScan
 from scantune.runtime.devices import find_device
 from scantune.scans.volume import Volume
 from scantune.training.plan import TrainingPlan

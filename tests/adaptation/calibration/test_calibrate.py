@@ -15,8 +15,9 @@ from scantune.adaptation.calibration.rehearsal import Stand, thinned, without_bi
 from scantune.adaptation.guard.rescue import Margins, Rescue, Stage
 from scantune.backends.slices import Preprocessing
 from scantune.model.describe import describe_model
-from scantune.prior.assessment import GradedReadings, HomeReadings
-from scantune.prior.readings import HomeScan, PredictionReader
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
+from scantune.prior.prediction_reader import HomeScan, PredictionReader
 from scantune.scans.case import Case
 from scantune.scans.volume import Volume
 from scantune.tasks import Segmentation

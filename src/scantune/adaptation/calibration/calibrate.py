@@ -8,8 +8,10 @@ from scantune.adaptation.calibration.margin import Rehearsed, fit_gain
 from scantune.adaptation.calibration.rehearsal import Person, Stand, thinned, without_bias
 from scantune.backends import Preprocessing
 from scantune.model.model import Model
-from scantune.prior.assessment import GradedReadings, HomeReadings, assess
+from scantune.prior.assessment import assess
 from scantune.prior.coefficients import SHIPPED, Contest, FitCounts, LocalCoefficients
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
 from scantune.prior.local_fit import PEOPLE_FOR_A_FIT, GradedPrediction, fit_coefficients, fit_range
 from scantune.scans.case import Case
 

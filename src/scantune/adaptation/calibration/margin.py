@@ -6,9 +6,11 @@ from math import log
 from statistics import fmean
 
 from scantune.adaptation.guard.rescue import Margins, Rescue, Stage
-from scantune.prior.assessment import GradedReadings, HomeReadings, assess
+from scantune.prior.assessment import assess
 from scantune.prior.coefficients import Contest
-from scantune.prior.readings import PredictionReader
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
+from scantune.prior.prediction_reader import PredictionReader
 
 GAINS = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 """Margins that are tried; the shipped one is among them."""

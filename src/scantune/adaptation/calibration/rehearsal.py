@@ -13,8 +13,10 @@ from scantune.backends import Preprocessing
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
 from scantune.networks import AdaptableNetwork
-from scantune.prior.assessment import GradedReadings, HomeReadings, assess
-from scantune.prior.readings import GradedReader, PredictionReader
+from scantune.prior.assessment import assess
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings
+from scantune.prior.prediction_reader import GradedReader, PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.bias_field import remove_bias
 from scantune.scans.case import Case

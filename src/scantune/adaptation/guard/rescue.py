@@ -18,8 +18,11 @@ from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.solvers import Adam, Bounded
 from scantune.methods import ClosedForm, Method
 from scantune.networks import AdaptableNetwork
-from scantune.prior.assessment import SELECTING, Assessment, Excesses, HomeReadings, Readings, assess
-from scantune.prior.readings import READ_SLICES, PredictionReader
+from scantune.prior.assessment import Assessment, Excesses, assess
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import Readings
+from scantune.prior.perturbations import SELECTING
+from scantune.prior.prediction_reader import READ_SLICES, PredictionReader
 from scantune.scans.volume import Volume
 
 RESCUE_STEPS = 32

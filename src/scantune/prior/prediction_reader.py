@@ -1,4 +1,4 @@
-"""Readings of a network's prediction for a scan, by which the prediction is assessed."""
+"""Readers of a network's prediction for a scan: they predict it and its perturbations, and read the label maps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from scantune.networks import in_evaluation
-from scantune.prior.assessment import SHOWING, GradedReadings, HomeReadings, Readings, overlaps
-from scantune.prior.perturbations import PERTURBATIONS, UNCHANGED
+from scantune.prior.home_readings import HomeReadings
+from scantune.prior.label_readings import GradedReadings, Readings, overlaps
+from scantune.prior.perturbations import PERTURBATIONS, SHOWING, UNCHANGED
 from scantune.runtime.threads import threads_for
 from scantune.scans.volume import Volume, batch_size
 from scantune.tasks import Task, are_masks
