@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from scantune.adaptation.prediction import predict
 from scantune.backends import PreparedSlices
 from scantune.model.model import Model
+from scantune.networks import Inversion
 from scantune.prior.label_readings import overlaps
 from scantune.prior.perturbations import PERTURBATIONS
 from scantune.prior.prediction_reader import PredictionReader
@@ -134,6 +135,8 @@ def _scan_line(trial: Trial, model: Model, home: Home, pair: tuple[str, str], pl
     found = torch.load(place / f"{'-'.join(pair)}.pt")
     scan, network, stages = trial.scan(*pair), deepcopy(model.network), []
     for step, state in zip(found["steps"], found["states"], strict=True):
+        if step and found["inversion"] is not None:
+            network.curve = Inversion(*map(float, found["inversion"].values()))
         network.load_state_dict(state, strict=False)
         stages.append({"step": step, **look(model, network, scan.prepared, home)})
     noted = {name: found[name] for name in ("verdict", "action", "chosen")}

@@ -17,6 +17,7 @@ from scantune.adaptation.guard.rescue import Rescue, StageRule
 from scantune.adaptation.loop import Schedule, Trajectory
 from scantune.adaptation.result import Result
 from scantune.model.model import Model
+from scantune.networks import AdaptableNetwork, Inversion
 from scantune.prior.home_readings import HomeReadings
 from scantune.scans.volume import Volume
 
@@ -31,6 +32,8 @@ class Path:
         verdict: Of the source prediction.
         action: What the default decides.
         chosen: The step whose prediction is handed out; 0 for the source prediction.
+        inversion: Parameters of the inversion that stands in front of the network from the first step on; None if
+            steps start from the scan as it is.
     """
 
     states: Sequence[Mapping[str, Tensor]]
@@ -38,6 +41,7 @@ class Path:
     verdict: str
     action: str
     chosen: int
+    inversion: Mapping[str, Tensor] | None = None
 
 
 def recorded(model: Model, scan: Scan) -> tuple[Path, Result]:
@@ -62,7 +66,9 @@ def recorded(model: Model, scan: Scan) -> tuple[Path, Result]:
             chosen = (trajectory.best or 0) if decision.keeps_adapted else 0
             states = [source, *(stage.state for stage in rule.stages)]
             steps = [0, *(stage.step for stage in rule.stages)]
-            paths.append(Path(states, steps, self.before.verdict, decision.action, chosen))
+            assert isinstance(network, AdaptableNetwork)
+            inversion = network.curve.state_dict() if isinstance(network.curve, Inversion) else None
+            paths.append(Path(states, steps, self.before.verdict, decision.action, chosen, inversion))
             return decision
 
     with patch("scantune.adaptation.adapt.Rescue", Recorded), patch.object(HomeReadings, "without_sizes", lambda x: x):

@@ -23,13 +23,15 @@ from scantune.config.presets import Preset
 from scantune.errors import InputError
 from scantune.methods import Method, ModelParts, find_method
 from scantune.model.model import Model
-from scantune.networks import AdaptableNetwork, Helper, set_memory_layout
+from scantune.networks import AdaptableNetwork, Helper, Inversion, set_memory_layout
 from scantune.prior.field_of_experts import FieldOfExperts
 from scantune.prior.fit import output_of
 from scantune.prior.prediction_reader import PredictionReader
 from scantune.runtime.devices import find_device
 from scantune.scans.case import Case
 from scantune.tasks import OutputChoice, Segmentation, Task
+
+INVERTED = "The steps of the adaptation started from the scan with its contrast inverted."
 
 
 def adapt(
@@ -125,6 +127,8 @@ def adapt(
     judge = _judge(settings, network, source, given, seen, prior)
     adapted = runner.equip(deepcopy(source), volume)
     adapted.load_state_dict(warm or {}, strict=False)
+    start = None if warm else judge.start(source, volume)
+    adapted.curve = start or adapted.curve
     working = working_copy(adapted, volume, choice)
     at_source = not warm and runner.starts_at_source
     schedule, part = judge.plan(schedule, volume, settings.steps)
@@ -140,7 +144,7 @@ def adapt(
     readings = given.readings(source, task, "_before")
     after, state = before, {}
     if decision.keeps_adapted and trajectory.state:
-        state = trajectory.state if runner.serves_site else {}
+        state = trajectory.state if runner.serves_site and start is None else {}
         after = given.whole(adapted, predict(adapted, volume, task, prior))
         readings |= given.readings(adapted, task)
     else:
@@ -163,7 +167,7 @@ def adapt(
         **decision.assessment,
         **({"adapted_kept": True} if decision.action == "unsolved" and decision.keeps_adapted else {}),
         "warnings": warnings,
-        "remarks": [*task.remarks, *given.remarks],
+        "remarks": [*task.remarks, *given.remarks, *([INVERTED] if isinstance(adapted.curve, Inversion) else [])],
         **({} if given.stripped_by is None else {"brain_mask": given.stripped_by}),
         "guard": decision.numbers,
     }

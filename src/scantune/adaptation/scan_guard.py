@@ -30,6 +30,9 @@ MOST_VERDICTS = 12
 class Unguarded:
     """Keeps the end of every run."""
 
+    def start(self, network: AdaptableNetwork, volume: Volume) -> None:
+        """Return None: steps start from the scan as it is."""
+
     def plan(self, schedule: Schedule, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule, and the volume that steps see, as they are."""
         return schedule, volume
@@ -66,6 +69,9 @@ class ScanGuard:
     measure_energy: Callable[[nn.Module], float | None] | None = None
     slices: Sequence[int] = ()
     judges_steps: bool = True
+
+    def start(self, network: AdaptableNetwork, volume: Volume) -> None:
+        """Return None: steps start from the scan as it is."""
 
     def plan(self, schedule: Schedule, volume: Volume, _steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule, without a step if there is nothing to adapt, and the volume that steps see."""

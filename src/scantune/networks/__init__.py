@@ -32,6 +32,7 @@ from scantune.networks.half_precision import (
     possible_gates,
 )
 from scantune.networks.helper import Helper
+from scantune.networks.inversion import Inversion
 from scantune.networks.normalizer import Normalizer
 from scantune.networks.registration import AtlasShape, CorrectedNetwork, RegistrationNetwork, registration_network
 from scantune.networks.unet import UNet
@@ -66,6 +67,7 @@ __all__ = [
     "HalfPrecision",
     "Helper",
     "ImageAdaptor",
+    "Inversion",
     "MemoryLayout",
     "Normalizer",
     "PrecisionGate",

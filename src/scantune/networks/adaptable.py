@@ -21,6 +21,10 @@ class AdaptableNetwork(nn.Module):
         channels: How many channels of an input are the image; None for all. Further ones, such as the heights of
             slices, go to the task network as they are, as a second argument.
         shrink: The image is averaged over blocks of so many pixels along each axis before it is normalised.
+
+    Attributes:
+        curve: Changes the intensities of the image before anything else does; the identity unless an adaptation
+            starts from a scan of another contrast.
     """
 
     def __init__(self, normalizer: nn.Module, task: nn.Module, channels: int | None = None, shrink: int = 1) -> None:
@@ -29,6 +33,7 @@ class AdaptableNetwork(nn.Module):
         self.task = task
         self.channels = channels
         self.shrink = shrink
+        self.curve: nn.Module = nn.Identity()
 
     @classmethod
     def default(cls, classes: int = 4, channels: int = 1, dimensions: int = 2, width: int = 16) -> Self:
@@ -85,7 +90,7 @@ class AdaptableNetwork(nn.Module):
 
     def image(self, x: Tensor) -> Tensor:
         """Return the part of an input that is normalised."""
-        return block_means(x if self.channels is None else x[:, : self.channels], self.shrink)
+        return block_means(self.curve(x if self.channels is None else x[:, : self.channels]), self.shrink)
 
     def beside(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the part of an input that is not normalised."""

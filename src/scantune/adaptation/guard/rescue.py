@@ -7,6 +7,7 @@ source prediction. The energy has been minimised, so it has no say in the choice
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.solvers import Adam, Bounded
 from scantune.methods import ClosedForm, Method
-from scantune.networks import AdaptableNetwork
+from scantune.networks import AdaptableNetwork, Inversion
 from scantune.prior.assessment import Assessment, Excesses, assess
 from scantune.prior.home_readings import HomeReadings
 from scantune.prior.label_readings import Readings
@@ -49,6 +50,7 @@ class Margins:
     Args:
         gain: Smallest rise of the expected Dice.
         share: Smallest rise as a share of the distance to a prediction as good as at home.
+        share_if_failed: The same if the source prediction has failed: there is little to lose.
         plateau: Stages whose estimates are this close to the best count as equal; the earliest of them is taken.
         steady: Mean excess of unsteadiness, in odds, below which a prediction is as steady as at home. Unless it has
             failed, it is given up only for a steadier one.
@@ -56,6 +58,7 @@ class Margins:
 
     gain: float = 0.05
     share: float = 0.5
+    share_if_failed: float = 0.25
     plateau: float = 0.02
     steady: float = 0.05
 
@@ -75,7 +78,9 @@ def candidate_steps(steps: int) -> list[int]:
     return sorted({int(wish + 1e-6) for wish in wished})
 
 
-def best_stage(before: float, stages: Sequence[float], home: float, margins: Margins | None = None) -> int | None:
+def best_stage(
+    before: float, stages: Sequence[float], home: float, margins: Margins | None = None, failed: bool = False
+) -> int | None:
     """Return the number of the best stage by estimates, or None if no stage promises enough.
 
     Args:
@@ -83,10 +88,12 @@ def best_stage(before: float, stages: Sequence[float], home: float, margins: Mar
         stages: Those of the stages, in order.
         home: That of a prediction as good as at home.
         margins: Margins of the choice.
+        failed: Whether the source prediction has failed.
     """
     asked = margins or Margins()
     best = max(stages, default=0.0)
-    if best - before <= max(asked.gain, asked.share * (home - before)):
+    share = asked.share_if_failed if failed else asked.share
+    if best - before <= max(asked.gain, share * (home - before)):
         return None
     return next(number for number, each in enumerate(stages) if each >= best - asked.plateau)
 
@@ -182,6 +189,25 @@ class Rescue:
         """Return True if the scan is left alone."""
         return self.before.leave
 
+    def start(self, network: AdaptableNetwork, volume: Volume) -> Inversion | None:
+        """Return what to put in front of the network before the first step, or None to start from the scan as it is.
+
+        Small steps do not turn a contrast round. The prediction for the inverted scan must look fine before any step:
+        those of scans of the usual contrast never do.
+
+        Args:
+            network: The source network.
+            volume: The scan.
+        """
+        if self.leaves_alone or volume.images.shape[1] != 1:
+            return None
+        inversion, turned = Inversion.of(volume.images), deepcopy(network)
+        turned.curve = inversion
+        before, after = map(self._compared, (self.source, self.reader.read(turned, SELECTING)))
+        if after < self.home.coefficients.fine * self.before.home:
+            return None
+        return None if best_stage(before, [after], self.before.home, self.margins) is None else inversion
+
     def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
 
@@ -225,18 +251,14 @@ class Rescue:
         all readings.
         """
         first, *others = map(self._compared, (self.source, *(stage.readings for stage in stages)))
-        number = best_stage(min(first, self.before.expected), others, self.before.home, self.margins)
+        before, failed = min(first, self.before.expected), self.before.verdict == "failed"
+        number = best_stage(before, others, self.before.home, self.margins, failed)
         return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
 
     def _compared(self, readings: Readings) -> float:
         """Return the estimate by which stages are compared."""
         weights = self.home.coefficients.without_contacts()
         return assess(readings, self.home, using=SELECTING, coefficients=weights).expected
-
-    def _rises(self, readings: Readings) -> bool:
-        """Return True if a prediction promises enough more than the source prediction by what compares stages alone."""
-        before, after = map(self._compared, (self.source, readings))
-        return best_stage(before, [after], self.before.home, self.margins) is not None
 
     def _gives_up_steadiness(self, stage: Stage) -> bool:
         """Return True if a doubtful prediction as steady as at home would be given up for its sizes alone.
@@ -262,9 +284,8 @@ class Rescue:
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
-        # Readings that did not choose the stage must agree that it is better. Where the rise rests on them, it must be
-        # fine.
-        if after.expected <= self.before.expected or not (after.verdict == "fine" or self._rises(readings)):
+        # Readings that did not choose the stage must agree that it is better.
+        if after.expected <= self.before.expected:
             return self._unhelped()
         if self.before.verdict == "failed" and after.verdict != "fine":
             return self._withheld(NOT_ENOUGH if after.verdict == "failed" else UNSURE, after)
