@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import scantune
+from scantune.adaptation.adapt import INVERTED
 from scantune.adaptation.guard.rescue import (
     AS_USUAL,
     CANDIDATES,
@@ -18,6 +19,7 @@ from scantune.adaptation.guard.rescue import (
     candidate_steps,
 )
 from scantune.methods.expert_statistics import ExpertStatistics
+from scantune.networks import AdaptableNetwork, Inversion
 from scantune.prior.assessment import assess
 from scantune.prior.home_readings import HomeReadings
 from scantune.prior.prediction_reader import HomeScan, PredictionReader
@@ -48,6 +50,11 @@ def test_stages_are_chosen_by_a_sufficient_rise_and_early():
     assert best_stage(0.30, [0.5, 0.55], 0.92) is None
     assert best_stage(0.88, [0.92], 0.92) is None
     assert best_stage(0.30, [], 0.92) is None
+
+
+def test_little_is_asked_of_a_stage_if_the_source_prediction_has_failed():
+    assert best_stage(0.30, [0.5, 0.55], 0.92, failed=True) == 1
+    assert best_stage(0.30, [0.44], 0.92, failed=True) is None
 
 
 def test_candidates_are_few_and_end_with_the_last():
@@ -167,6 +174,45 @@ def test_a_normaliser_that_half_precision_wraps_during_the_run_is_rescued_all_th
     result = scantune.adapt(toy.network, images**2, calibrated)
     assert result.decision.action == "adapted"
     assert dice(result.prediction, labels) == pytest.approx(dice(plain.prediction, labels), abs=0.05)
+
+
+@pytest.fixture
+def inverted() -> tuple[torch.Tensor, torch.Tensor]:
+    """A scan whose dark background is bright, and its labels."""
+    images, labels = toy_scan(201)
+    return 0.9 - images, labels
+
+
+def test_an_inverted_scan_starts_from_its_inversion(toy, calibrated, inverted):
+    images, labels = inverted
+    result = scantune.adapt(toy.network, images, calibrated)
+    assert dice(result.source_prediction, labels) < 0.5
+    assert (result.decision.action, result.facts["remarks"][-1]) == ("adapted", INVERTED)
+    assert dice(result.prediction, labels) > 0.8
+    with torch.no_grad():
+        again = result.network(images).argmax(1)
+    assert torch.equal(again, torch.as_tensor(result.prediction))
+
+
+def test_a_scan_of_the_usual_contrast_starts_as_it_is(toy, calibrated):
+    images, _ = toy_scan(201)
+    result = scantune.adapt(toy.network, images**2, calibrated)
+    assert result.decision.action == "adapted"
+    assert INVERTED not in result.facts["remarks"]
+    assert not isinstance(result.network.curve, Inversion)
+
+
+def test_the_next_scan_of_a_site_does_not_start_from_an_inversion(toy, calibrated, inverted):
+    assert scantune.adapt(toy.network, inverted[0], calibrated).state == {}
+
+
+def test_scans_of_several_channels_start_as_they_are(toy, calibrated):
+    network = AdaptableNetwork.around(toy.network)
+    images, _ = toy_scan(201)
+    reader = PredictionReader.of(Volume(images), Segmentation(), 2)
+    source = reader.read(network)
+    rescue = Rescue(reader, calibrated.home, (), source, assess(source, calibrated.home))
+    assert rescue.start(network, Volume(images.repeat(1, 2, 1, 1))) is None
 
 
 def test_a_method_that_knows_its_answer_is_kept_where_it_helps(toy, calibrated):
