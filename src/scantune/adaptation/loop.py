@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scantune.adaptation.gradients import Gradients, mean_terms
-from scantune.adaptation.guard.base import Verdict
+from scantune.adaptation.guard.base import StepVerdict
 from scantune.adaptation.sampling import Sampling
 from scantune.adaptation.solvers import Solver
 from scantune.errors import InputError
@@ -49,7 +49,7 @@ class StopRule:
         judges_start: Whether the start is judged too, because it is not the source network.
     """
 
-    verdict: Callable[[float | None], Verdict] = lambda _energy: "accepted"
+    verdict: Callable[[float | None], StepVerdict] = lambda _energy: "accepted"
     level: float = -math.inf
     interval: int = 1
     judges_start: bool = False
@@ -58,7 +58,7 @@ class StopRule:
     _lowest: float = field(default=math.inf, init=False)
     _judged: int = field(default=0, init=False)
 
-    def judge(self, step: int, objective: float, energy: float | None) -> Verdict | None:
+    def judge(self, step: int, objective: float, energy: float | None) -> StepVerdict | None:
         """Return the verdict on the next step, or None if the step is not judged.
 
         Args:
@@ -74,7 +74,7 @@ class StopRule:
         self.ends = verdict == "strayed" or (energy is not None and energy <= self.level)
         return verdict
 
-    def _verdict(self, step: int, energy: float | None) -> Verdict | None:
+    def _verdict(self, step: int, energy: float | None) -> StepVerdict | None:
         if step == 0 and not self.judges_start:
             return "accepted"
         if 0 < step < self._judged + self.interval:

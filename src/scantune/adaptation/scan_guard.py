@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Decision, Guard, Verdict
+from scantune.adaptation.guard.base import Decision, Guard, StepVerdict
 from scantune.adaptation.guard.similarity import SimilarityGuard, SimilarityReading, SimilarityRules
 from scantune.adaptation.guard.stability import PerturbedSlices, StabilityGuard, StabilityReading, StabilityRules
 from scantune.adaptation.loop import Schedule, StopRule, Trajectory
@@ -77,7 +77,7 @@ class ScanGuard:
         """Return the schedule, without a step if there is nothing to adapt, and the volume that steps see."""
         return (replace(schedule, steps=0) if self.needless and self.judges_steps else schedule), volume
 
-    def verdict(self, network: nn.Module, energy: float | None, output: Tensor | None = None) -> Verdict:
+    def verdict(self, network: nn.Module, energy: float | None, output: Tensor | None = None) -> StepVerdict:
         """Return the guard's verdict on a network, with its energy if the method knows it."""
         if energy is None and self.measure_energy is not None:
             energy = self.measure_energy(network)

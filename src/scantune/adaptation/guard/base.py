@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 Action = Literal["adapted", "unsolved", "left alone"]
 
-Verdict = Literal["accepted", "refused", "strayed"]
+StepVerdict = Literal["accepted", "refused", "strayed"]
 """Verdict on a step: the best so far; not the best; not the best, and the run should end."""
 
 
@@ -71,7 +71,7 @@ class Guard(ABC, Generic[ReadingT]):
         self.best: ReadingT | None = None
         self.looks, self.without, self.emptied = 0, 0, False
 
-    def verdict(self, reading: ReadingT, energy: float | None = None) -> Verdict:
+    def verdict(self, reading: ReadingT, energy: float | None = None) -> StepVerdict:
         """Return the verdict on the next step, with its FoE-CNN energy."""
         self.looks += 1
         lost = self.lost(reading)

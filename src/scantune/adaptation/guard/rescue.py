@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scantune.adaptation.guard.base import Action, Decision, Verdict
+from scantune.adaptation.guard.base import Action, Decision, StepVerdict
 from scantune.adaptation.loop import Schedule, StopRule, Trajectory
 from scantune.adaptation.prediction import Prediction
 from scantune.adaptation.solvers import Adam, Bounded
@@ -131,7 +131,7 @@ class StageRule(StopRule):
     moving: Mapping[str, Tensor]
     stages: list[Stage] = field(default_factory=list)
 
-    def judge(self, step: int, objective: float, energy: float | None) -> Verdict | None:  # noqa: ARG002
+    def judge(self, step: int, objective: float, energy: float | None) -> StepVerdict | None:  # noqa: ARG002
         """Read the prediction at candidate steps; the run goes on in any case."""
         self.ends = False
         if step == 0:
