@@ -38,7 +38,7 @@ from scans import (
     usable,
     wrongly_fine,
 )
-from scantune.adaptation.guard.rescue import Margins, Rescue, best_stage
+from scantune.adaptation.guard.rescue import Margins, Rescue
 from scantune.adaptation.guard.rescue import Stage as Chosen
 from scantune.prior.assessment import DEVIATIONS, TELLING, Excesses
 from scantune.prior.coefficients import SHIPPED
@@ -61,16 +61,15 @@ VARIANTS: dict[str, Change] = {
     **{f"unsteadiness counts {value}": {"unsteady": value} for value in (1.3, 2.1)},
     **{f"fine from {value} of home on": {"fine": value} for value in (0.85, 0.88, 0.95)},
     **{f"failed below {value} of home": {"failed": value} for value in (0.7, 0.8)},
-    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.03, 0.1)},
-    **{f"rise of at least {value} of the distance to home": {"share": value} for value in (0.25, 0.75)},
-    **{f"the same of failed scans, {value}": {"share_if_failed": value} for value in (0.0, 0.1, 0.5)},
+    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.05, 0.1)},
+    **{f"rise of at least {value} of the distance to home": {"share": value} for value in (0.1, 0.5)},
     **{f"stages within {value} of the best are equal": {"plateau": value} for value in (0.0, 0.05)},
     "steady predictions are given up, too": {"steady": 0.0},
     "steady predictions are not given up even if they have failed": {"failed steady": True},
     "rises that only mirroring and contacts see do not count": {"compared": True},
     "rules of the earlier report": {
         **{"least": 0.0, "telling": 0, "usual": 1.5, "size": 1.47, "failed steady": True, "compared": True},
-        **{"share_if_failed": 0.5},
+        **{"gain": 0.05, "share": 0.5},
     },
 }
 
@@ -108,10 +107,7 @@ def _if_failed_too(rescue: Rescue, stage: Chosen) -> bool:
 def _by_what_compares(rescue: Rescue, stages: Sequence[Chosen]) -> Chosen | None:
     """Choose a stage whose rise counts by what compares stages alone."""
     stage = _CHOOSE(rescue, stages)
-    if stage is None:
-        return None
-    before, after = map(rescue._compared, (rescue.source, stage.readings))
-    return stage if best_stage(before, [after], rescue.before.home, rescue.margins) is not None else None
+    return stage if stage is not None and rescue._rises(stage.readings) else None
 
 
 def varied(files: Sequence[Path], variant: Change) -> Scans:

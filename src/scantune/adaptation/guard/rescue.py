@@ -50,15 +50,13 @@ class Margins:
     Args:
         gain: Smallest rise of the expected Dice.
         share: Smallest rise as a share of the distance to a prediction as good as at home.
-        share_if_failed: The same if the source prediction has failed: there is little to lose.
         plateau: Stages whose estimates are this close to the best count as equal; the earliest of them is taken.
         steady: Mean excess of unsteadiness, in odds, below which a prediction is as steady as at home. Unless it has
             failed, it is given up only for a steadier one.
     """
 
-    gain: float = 0.05
-    share: float = 0.5
-    share_if_failed: float = 0.25
+    gain: float = 0.03
+    share: float = 0.25
     plateau: float = 0.02
     steady: float = 0.05
 
@@ -67,6 +65,10 @@ class Margins:
         """Return the margins for a site, with the gain that was fitted to its degraded scans if it does better."""
         gain = None if home.local is None else home.local.used_gain
         return cls() if gain is None else cls(gain=gain)
+
+
+START = Margins(gain=0.05, share=0.5)
+"""Margins of the prediction for the inverted scan, which must be much better to be the start."""
 
 
 def candidate_steps(steps: int) -> list[int]:
@@ -78,9 +80,7 @@ def candidate_steps(steps: int) -> list[int]:
     return sorted({int(wish + 1e-6) for wish in wished})
 
 
-def best_stage(
-    before: float, stages: Sequence[float], home: float, margins: Margins | None = None, failed: bool = False
-) -> int | None:
+def best_stage(before: float, stages: Sequence[float], home: float, margins: Margins | None = None) -> int | None:
     """Return the number of the best stage by estimates, or None if no stage promises enough.
 
     Args:
@@ -88,12 +88,10 @@ def best_stage(
         stages: Those of the stages, in order.
         home: That of a prediction as good as at home.
         margins: Margins of the choice.
-        failed: Whether the source prediction has failed.
     """
     asked = margins or Margins()
     best = max(stages, default=0.0)
-    share = asked.share_if_failed if failed else asked.share
-    if best - before <= max(asked.gain, share * (home - before)):
+    if best - before <= max(asked.gain, asked.share * (home - before)):
         return None
     return next(number for number, each in enumerate(stages) if each >= best - asked.plateau)
 
@@ -206,7 +204,7 @@ class Rescue:
         before, after = map(self._compared, (self.source, self.reader.read(turned, SELECTING)))
         if after < self.home.coefficients.fine * self.before.home:
             return None
-        return None if best_stage(before, [after], self.before.home, self.margins) is None else inversion
+        return None if best_stage(before, [after], self.before.home, START) is None else inversion
 
     def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
@@ -251,14 +249,18 @@ class Rescue:
         all readings.
         """
         first, *others = map(self._compared, (self.source, *(stage.readings for stage in stages)))
-        before, failed = min(first, self.before.expected), self.before.verdict == "failed"
-        number = best_stage(before, others, self.before.home, self.margins, failed)
+        number = best_stage(min(first, self.before.expected), others, self.before.home, self.margins)
         return None if number is None or self._gives_up_steadiness(stages[number]) else stages[number]
 
     def _compared(self, readings: Readings) -> float:
         """Return the estimate by which stages are compared."""
         weights = self.home.coefficients.without_contacts()
         return assess(readings, self.home, using=SELECTING, coefficients=weights).expected
+
+    def _rises(self, readings: Readings) -> bool:
+        """Return True if a prediction promises enough more than the source prediction by what compares stages alone."""
+        before, after = map(self._compared, (self.source, readings))
+        return best_stage(before, [after], self.before.home, self.margins) is not None
 
     def _gives_up_steadiness(self, stage: Stage) -> bool:
         """Return True if a doubtful prediction as steady as at home would be given up for its sizes alone.
@@ -284,8 +286,10 @@ class Rescue:
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
-        # Readings that did not choose the stage must agree that it is better.
-        if after.expected <= self.before.expected:
+        # Readings that did not choose the stage must agree that it is better. Where the rise rests on them alone, the
+        # result must be fine, or there must be little to lose.
+        convincing = after.verdict == "fine" or self.before.verdict == "failed" or self._rises(readings)
+        if after.expected <= self.before.expected or not convincing:
             return self._unhelped()
         if self.before.verdict == "failed" and after.verdict != "fine":
             return self._withheld(NOT_ENOUGH if after.verdict == "failed" else UNSURE, after)
