@@ -12,7 +12,7 @@ from rows import WHOSE, Line
 FAILING = 0.7
 """Dice below which a prediction fails."""
 
-TOYS = {"development", "seen", "test", "earlier test"}
+TOYS = {"development", "seen", "test"}
 """Sets of toy networks, which a bootstrap draws; elsewhere it draws people."""
 
 

@@ -1,10 +1,9 @@
 """Tables of the benchmark of criteria: `results/assessment.csv` and `results/assessment.md`.
 
-    python speed/criteria/summary.py rows FOLDER [--earlier CSV] --out results/assessment.csv
+    python speed/criteria/summary.py rows FOLDER --out results/assessment.csv
     python speed/criteria/summary.py page results/assessment.csv --out results/assessment.md
 
-The first plays the decision back on the readings that run.py stored in FOLDER, by the code's present coefficients. Rows
-of an earlier report keep what was decided then.
+The first plays the decision back on the readings that run.py stored in FOLDER, by the code's present coefficients.
 """
 
 import argparse
@@ -52,12 +51,11 @@ GROUPS = {
     "development": "toys, development",
     "seen": "toys, seen before",
     "test": "toys, test",
-    "simulated": "simulated cohorts",
+    "simulated development": "simulated cohorts, development",
+    "simulated": "simulated cohorts, test",
     "newborns": "newborns",
     "lesions": "lesions",
-    "lesions seen": "lesions, seen before",
-    "earlier test": "earlier report: toys, test",
-    "earlier simulated": "earlier report: simulated cohorts",
+    "lesions seen": "lesions, another site",
 }
 NO_CRITERIA = {
     *(*WHOSE, "step", "dice", "home", "verdict", "expected", "low", "high", "action", "chosen", "final verdict"),
@@ -346,16 +344,15 @@ def given_up(scans: Scans) -> Iterator[str]:
 
 def page(scans: Scans, text: str) -> str:
     """Return the page, with its tables in place of their names in a text."""
-    here = [scan for scan in scans if not scan.source["group"].startswith("earlier")]
-    differing = [s for s in here if s.source["recorded"] != f"{s.source['action']} {int(s.source['chosen'])}"]
+    differing = [s for s in scans if s.source["recorded"] != f"{s.source['action']} {int(s.source['chosen'])}"]
     tables = {
         "MUST HOLD": must_hold(scans),
         "CRITERIA": criteria(scans),
-        "NETWORKS": by(here, "network"),
-        "SHIFTS": by(here, "shift"),
-        "NOTABLE": notable(here),
+        "NETWORKS": by(scans, "network"),
+        "SHIFTS": by(scans, "shift"),
+        "NOTABLE": notable(scans),
         "GIVEN UP": given_up(scans),
-        "DIFFERING": iter([f"{len(differing)} of {len(here)}"]),
+        "DIFFERING": iter([f"{len(differing)} of {len(scans)}"]),
         "TESTED": iter([str(len({s.source["name"] for s in scans if s.source["group"] == "test"}))]),
     }
     for name, lines in tables.items():
@@ -363,25 +360,15 @@ def page(scans: Scans, text: str) -> str:
     return text
 
 
-def earlier(path: Path) -> Iterator[Line]:
-    """Yield the rows of test networks and simulated cohorts of an earlier report, as sets of their own."""
-    for row in read_rows(path):
-        group = row["group"] if str(row["group"]).startswith("earlier") else f"earlier {row['group']}"
-        if group in GROUPS:
-            yield row | {"group": group}
-
-
 def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["rows", "page"])
     parser.add_argument("path", type=Path)
-    parser.add_argument("--earlier", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "rows":
-        found = list(rows(sorted(given.path.glob("*/rows.jsonl"))))
-        write_rows([*found, *(earlier(given.earlier) if given.earlier else ())], given.out)
+        write_rows(list(rows(sorted(given.path.glob("*/rows.jsonl")))), given.out)
     else:
         text = (Path(__file__).parent / "assessment.md").read_text(encoding="utf-8")
         given.out.write_text(page(scans_of(read_rows(given.path)), text), encoding="utf-8")

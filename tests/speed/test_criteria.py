@@ -226,16 +226,6 @@ def test_gains_that_are_given_up_are_counted_by_what_becomes_of_them(module):
     assert lines[-1] == "| toys, test | 4 | 1 | 1 | 1 | 1 | 0.087 |"
 
 
-def test_an_earlier_report_keeps_its_rows_in_sets_of_their_own(module, tmp_path):
-    summary = module("summary")
-    rows = [*told("a", "x", 0.5, 0.7), *told("b", "x", 0.5, 0.7, group="development")]
-    summary.write_rows(rows, tmp_path / "old.csv")
-    once = list(summary.earlier(tmp_path / "old.csv"))
-    assert [(row["group"], row["dice"]) for row in once] == [("earlier test", 0.5), ("earlier test", 0.7)]
-    summary.write_rows(once, tmp_path / "older.csv")
-    assert list(summary.earlier(tmp_path / "older.csv")) == once
-
-
 def test_what_is_recorded_is_what_the_default_does_where_sizes_are_known(module, small, monkeypatch):
     monkeypatch.setattr(HomeReadings, "without_sizes", lambda home: home)
     model = small.fit(small.train())
