@@ -1,12 +1,12 @@
 """The gallery of the documentation: scans that were adapted, left alone and flagged.
 
-    python scripts/gallery.py                    the part about the bundled model `brain`
-    python scripts/gallery.py --store STORE      the part about every anatomy, from a store of scripts/paper_runs.py
-    python scripts/gallery.py --store STORE --device cuda --out FOLDER
+    python scripts/gallery.py                      the part about bundled models
+    python scripts/small_models.py MODELS --version v2 --coarse --augment none --seed 1      hours on one core;
+    python scripts/small_models.py MODELS --version v2 --coarse --augment strong --seed 1    go on if interrupted
+    python scripts/gallery.py --models MODELS      the part about every anatomy, by these networks
 
-Each writes its part of gallery.md and its figures/gallery-*.png, in docs/ or in another folder. The other part
-stays as it is. All scans are simulated. The bundled model sees the first test person of each centre of `SCANS`.
-`gallery_examples.py` says which scans of the other anatomies are shown.
+Each part of gallery.md and its figures/gallery-*.png are written in docs/ or with --out in another folder. The other
+part stays as it is. All scans are simulated. `gallery_examples.py` says which scans of every anatomy are shown.
 """
 
 import argparse
@@ -18,26 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from few_colours import reduce_colours
-from gallery_examples import ACTIONS, Anatomy, Found, anatomies, network_of
+from gallery_examples import ACTIONS, AUGMENTS, SLICES, Anatomy, anatomies
 from numpy.typing import NDArray
 
-from scantune.adaptation.adapt import adapt
+from scantune.adaptation.adapt import INVERTED, adapt
 from scantune.adaptation.figure import case_figure
 from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
-from scantune.benchmark.jobs import JobEnvironment
 from scantune.benchmark.jobs.scoring import common_structures, dices
-from scantune.benchmark.store import Store
+from scantune.demo import Show
 from scantune.evaluation.rows import MEAN
 from scantune.model.model import Model, load
 from scantune.plots.files import save_figure
 from scantune.prior.field_of_experts import FieldOfExperts
+from scantune.scans.case import Case
 from scantune.simulate import COHORTS, read_centres
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 
-MODEL, COHORT, SLICES = "brain", "contrasts", 8
 NAMED = 3
 """Structures that captions name, at most. Of more, they give the mean."""
 
@@ -55,21 +54,34 @@ TITLES: dict[Action, str] = {"adapted": "Adapted", "left alone": "Left alone", "
 
 @dataclass(frozen=True)
 class Example:
-    """A centre of the gallery.
+    """A scan for a bundled model.
 
     Args:
-        centre: Its name.
+        picture: What its picture is called, gallery-PICTURE.png.
+        scan: Name of a changed scan of the demo, or of a centre whose first test person is scanned.
         title: Heading of its section.
-        about: What is special about its scanner.
+        about: What is special about it.
+        model: Name of the model.
     """
 
-    centre: str
+    picture: str
+    scan: str
     title: str
     about: str
+    model: str = "brain"
 
 
 SCANS = (
     Example(
+        "spine-inverted",
+        "inverted-0",
+        "Rescued: a scan whose contrast is inverted",
+        "No scanner made this contrast. We inverted the brightness of a scan of the training site, as the demo does: what "
+        "was bright is dark now. The network was trained without augmentation and finds no grey matter.",
+        "spine",
+    ),
+    Example(
+        "coil-1",
         "coil-1",
         "Rescued: a coil that makes the back bright",
         "A surface coil receives the back of the head far more strongly than the front. This centre was made for the "
@@ -77,10 +89,12 @@ SCANS = (
     ),
     Example(
         "source-3T-mprage",
+        "source-3T-mprage",
         "Left alone: the scanner of the training",
         "The scanner that the network was trained on, and a person whom it has not seen.",
     ),
     Example(
+        "pd-3T",
         "pd-3T",
         "Flagged: another order of brightness",
         "A proton-density contrast, in which grey matter is brighter than white matter.",
@@ -92,55 +106,57 @@ HEAD = """# Gallery
 What scantune does with simulated scans, of which the truth is known. Pictures show one slice of each scan. These are
 examples: they do not say how often each outcome occurs. [The paper's claims](claims.md) has the measurements.
 
-`python scripts/gallery.py` makes the part about the bundled model. `python scripts/gallery.py --store STORE` makes the
-part about every anatomy."""
+`python scripts/gallery.py` makes the part about bundled models. It also makes the part about every anatomy, from small
+networks that `scripts/small_models.py` trains on a CPU: its first lines name the commands."""
 
-BUNDLED = f"""## The bundled model `{MODEL}`
+BUNDLED = """## Bundled models
 
-These three scans were chosen to show one outcome each. `scantune demo` shows all centres, and spinal cords of another
-brightness with the bundled model `spine`. The third bundled model, `brain-register`, [registers an
-atlas](registration.md) and gives no verdict."""
+These scans were chosen to show one outcome each. The first is one of `scantune demo`, which shows spinal cords of
+another brightness with the bundled model `spine`, and all centres with the bundled model `brain`. The third bundled
+model, `brain-register`, [registers an atlas](registration.md) and gives no verdict."""
 
 EVERY = """## Every anatomy of the paper
 
 A rule chose these scans, whatever their Dice. It goes through the first test person of every centre, first with the
 network trained without augmentation, then with the one trained with strong augmentation. It takes the first scan with
-each decision. So an adapted scan need not be a rescued one: compare the Dice before and after."""
+each decision. So an adapted scan need not be a rescued one: compare the Dice before and after. The networks are small
+and see coarse pixels, so that anyone can train them on a CPU."""
 
 PARTS = ("bundled", "anatomies")
 """The parts of the page, in their order."""
 
 
 def bundled(out: Path, device: str) -> Iterator[str]:
-    """Yield the paragraphs on the bundled model, whose pictures are written to a folder."""
+    """Yield the paragraphs on bundled models, whose pictures are written to a folder."""
     yield BUNDLED
-    model = load(MODEL)
     for example in SCANS:
-        result = adapted(example, model, device)
-        name = f"gallery-{example.centre}.png"
-        title = f"Simulated scan, {example.centre}: {result.decision.action}"
+        model = load(example.model)
+        result = adapt(model, case_of(example, model), device=device)
+        name = f"gallery-{example.picture}.png"
+        title = f"Simulated scan, {example.model}, {example.scan}: {result.decision.action}"
         save_small(result, title, model.prior, out / "figures" / name)
         yield f"### {example.title}"
         yield f"{example.about} {outcome(result)}"
         yield f"![{example.title}](figures/{name})"
 
 
-def adapted(example: Example, model: Model, device: str) -> Result:
-    """The result for the first test person of a centre."""
-    cohort = COHORTS[COHORT]
-    if example.centre not in cohort.centres:
+def case_of(example: Example, model: Model) -> Case:
+    """The scan of an example."""
+    show = Show.of(model)
+    if example.scan in show.programme.changed:
+        return show.case(example.scan, show.cohort.anatomy(), None)
+    cohort = show.cohort
+    if example.scan not in cohort.centres:
         cohort = replace(cohort, given=read_centres(HERE / "gallery.toml"))
-    (case,) = cohort.cases(example.centre, "test", anatomy=cohort.anatomy(), count=1, slices=SLICES)
-    return adapt(model, case, device=device)
+    return next(cohort.cases(example.scan, "test", count=1, slices=SLICES))
 
 
-def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
-    """Yield the paragraphs on the anatomies of a store, whose pictures are written to a folder."""
-    found = list(anatomies(store, device))
+def every_anatomy(folder: Path, out: Path, device: str) -> Iterator[str]:
+    """Yield the paragraphs on every anatomy, whose pictures are written to a folder."""
+    found = list(anatomies(folder, device))
     if not found:
-        sys.exit(f"{store.folder} has no network of an experiment rescue-prostate, ... The page stays as it is.")
+        sys.exit(f"{folder} has no network such as prostate-v2-none-1.safetensors. The page stays as it is.")
     yield EVERY
-    environment = JobEnvironment(store.finished, store.running, device)
     for anatomy in found:
         for old in (out / "figures").glob(f"gallery-{anatomy.name}-*.png"):
             old.unlink()
@@ -152,26 +168,23 @@ def every_anatomy(store: Store, out: Path, device: str) -> Iterator[str]:
                 continue
             shown = anatomy.found[action]
             name = f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
-            title = f"Simulated scan, {shown.job.cohort} {shown.job.scan.site}: {action}"
-            prior = environment.model(network_of(shown.job)).prior
-            save_small(shown.result, title, prior, out / "figures" / name)
-            yield f"**{TITLES[action]}: {place(shown)}.** {outcome(shown.result)}"
+            title = f"Simulated scan, {anatomy.cohort} {shown.site}: {action}"
+            save_small(shown.result, title, shown.model.prior, out / "figures" / name)
+            yield f"**{TITLES[action]}: {shown.site}, by the network trained {AUGMENTS[shown.augment]}.** " + outcome(
+                shown.result
+            )
             yield f"![{anatomy.title}, {action}](figures/{name})"
 
 
 def introduction(anatomy: Anatomy) -> str:
     """What was trained, and how the scans of the rule ended."""
-    plan = anatomy.plan
+    trained = " and one ".join(AUGMENTS[augment] for augment in anatomy.models)
+    source = COHORTS[anatomy.cohort].source
     counted = ", ".join(f"{anatomy.counts[action]} {action}" for action in ACTIONS)
     return (
-        f"Two networks were trained at {plan.source.training_site()} of the cohort `{plan.source.cohort_name}`, for "
-        f"{plan.recipe.train.iterations} iterations each. Of {anatomy.counts.total()} scans, {counted}."
+        f"A network {trained}, trained at {source} of the cohort `{anatomy.cohort}`. "
+        f"Of {anatomy.counts.total()} scans, {counted}."
     )
-
-
-def place(found: Found) -> str:
-    """Where the scan and the network are from."""
-    return f"{found.job.scan.site}, by the network trained {found.trained}"
 
 
 def outcome(result: Result) -> str:
@@ -182,9 +195,10 @@ def outcome(result: Result) -> str:
     expected = facts.get("expected_before")
     told = "" if expected is None else f"; expected without the truth: {expected:.2f} before"
     verdicts = " → ".join(dict.fromkeys(str(facts[key]) for key in ("verdict_before", "verdict") if facts.get(key)))
-    return f"Decision: `{action}`. {words}\n\nMean Dice {before:.2f} before, {after:.2f} after{told}." + (
-        f" Verdict: {verdicts}." if verdicts else ""
-    )
+    parts = [f"Mean Dice {before:.2f} before, {after:.2f} after{told}."]
+    parts += [f"Verdict: {verdicts}."] if verdicts else []
+    parts += [INVERTED] if INVERTED in facts["remarks"] else []
+    return f"Decision: `{action}`. {words}\n\n{' '.join(parts)}"
 
 
 def scores(result: Result, prediction: NDArray[Any]) -> dict[str, float]:
@@ -214,19 +228,19 @@ def with_part(page: str, name: str, text: str) -> str:
     return "\n\n".join([HEAD, *kept]) + "\n"
 
 
-def main(store: Path | None, out: Path, device: str) -> None:
+def main(models: Path | None, out: Path, device: str) -> None:
     """Write a part of the page and its pictures."""
-    paragraphs = bundled(out, device) if store is None else every_anatomy(Store(store), out, device)
+    paragraphs = bundled(out, device) if models is None else every_anatomy(models, out, device)
     text = "\n\n".join(paragraphs)
     page = out / "gallery.md"
     old = page if page.exists() else DOCS / "gallery.md"
-    page.write_text(with_part(old.read_text(encoding="utf-8"), PARTS[store is not None], text), encoding="utf-8")
+    page.write_text(with_part(old.read_text(encoding="utf-8"), PARTS[models is not None], text), encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, help="a store with the experiments rescue-prostate, ...")
+    parser.add_argument("--models", type=Path, help="folder of networks of small_models.py")
     parser.add_argument("--out", type=Path, default=DOCS)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    main(given.store, given.out, given.device)
+    main(given.models, given.out, given.device)

@@ -1,43 +1,35 @@
-"""Examples for the gallery from a store of `scripts/paper_runs.py`: for each anatomy, a scan with every decision.
+"""Examples for the gallery by networks of `scripts/small_models.py`: for each anatomy, a scan with every decision.
 
 A rule chooses them without a look at any score. It goes through the first test person of every centre, in the order of
 the centres, first with the network trained without augmentation, then with the one trained with strong augmentation. Of
-each decision it takes the first scan.
-
-Decisions are those of the runs in the store. If it has a network with its prior but no run, the scan is adapted
-here. The chosen scans are always adapted here, as a store keeps no pictures.
+each decision it takes the first scan. If there are networks of several runs, that of the last run counts.
 """
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from scantune.adaptation.adapt import adapt
 from scantune.adaptation.guard.base import Action
 from scantune.adaptation.result import Result
-from scantune.benchmark.expand import expand
-from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.jobs import Adaptation, Job, JobEnvironment
-from scantune.benchmark.jobs.scoring import restrict_to_slab
-from scantune.benchmark.store import Store
-from scantune.evaluation.rows import read_rows
-from scantune.runtime.devices import find_device, reproducible
-from scantune.training.plan import TrainingPlan
+from scantune.model.model import Model, load
+from scantune.simulate import COHORTS
 
-PREFIX = "rescue-"
-"""What the names of the experiments begin with."""
-NETWORKS = {"plain, default": "without augmentation", "strong, default": "with strong augmentation"}
-"""Rows of the experiments, in the order of the rule, with how their networks were trained."""
+AUGMENTS = {"none": "without augmentation", "strong": "with strong augmentation"}
+"""How networks were trained, by the word in their names, in the order of the rule."""
 ANATOMIES = {
-    "prostate": "Prostate",
-    "cardiac": "Heart",
-    "spine": "Spinal cord",
-    "brain": "Brain",
-    "wmh": "White matter lesions",
+    "prostate-v2": "Prostate",
+    "cardiac-v2": "Heart",
+    "spine-v2": "Spinal cord",
+    "brain-v2": "Brain",
+    "wmh-v2": "White matter lesions",
 }
-"""Titles, in the order of the page."""
+"""Titles of the cohorts, in the order of the page."""
 ACTIONS: tuple[Action, ...] = ("adapted", "left alone", "unsolved")
+SLICES = 8
 
 
 @dataclass(frozen=True)
@@ -45,17 +37,20 @@ class Found:
     """A scan that the rule chose.
 
     Args:
-        job: Which scan, and how it is adapted.
-        result: The result of adapting it here.
+        model: What it was adapted with.
+        augment: How that was trained, a word of `AUGMENTS`.
+        result: The result.
     """
 
-    job: Adaptation
+    model: Model
+    augment: str
     result: Result
 
     @property
-    def trained(self) -> str:
-        """How the network was trained."""
-        return NETWORKS[self.job.row]
+    def site(self) -> str:
+        """The centre of the scan."""
+        assert self.result.case is not None
+        return self.result.case.site
 
 
 @dataclass(frozen=True)
@@ -63,104 +58,65 @@ class Anatomy:
     """The examples of an anatomy.
 
     Args:
-        name: Name of its cohort without a version.
+        cohort: Name of its cohort.
+        models: Its networks by their augmentation.
         counts: How many of the scans that the rule looks at ended with each decision.
         found: The chosen scan of every decision that occurs.
     """
 
-    name: str
-    counts: Counter[str]
-    found: dict[Action, Found]
+    cohort: str
+    models: Mapping[str, Model]
+    counts: Counter[Action]
+    found: Mapping[Action, Found]
 
     @property
-    def plan(self) -> TrainingPlan:
-        """How its networks were trained."""
-        return next(iter(self.found.values())).job.network.plan
+    def name(self) -> str:
+        """The cohort without its version."""
+        return self.cohort.rpartition("-")[0]
 
     @property
     def title(self) -> str:
         """The heading of the anatomy."""
-        return ANATOMIES.get(self.name, self.name.capitalize())
+        return ANATOMIES[self.cohort]
 
 
-def anatomies(store: Store, device: str) -> Iterator[Anatomy]:
-    """Yield the examples of every anatomy of a store.
+def anatomies(folder: Path, device: str) -> Iterator[Anatomy]:
+    """Yield the examples of every anatomy.
 
     Args:
-        store: Of `scripts/paper_runs.py`, with experiments `rescue-NAME`.
+        folder: Of networks called COHORT-AUGMENT-RUN.
         device: Where scans are adapted.
     """
-    paths = {path.stem.removeprefix(PREFIX): path for path in store.folder.glob(f"{PREFIX}*.toml")}
-    for name in sorted(paths, key=lambda name: ([*ANATOMIES, name].index(name), name)):
-        jobs = looked_at(expand(Experiment.read(paths[name]), str(store.folder / "scans")).rows, store)
-        if jobs:
-            yield Choice(store, device).of(name, jobs)
+    for cohort in ANATOMIES:
+        if models := networks(folder, cohort):
+            yield chosen(cohort, models, device)
         else:
-            print(f"{name}: no network with a prior", file=sys.stderr)
+            print(f"{cohort}: no network", file=sys.stderr)
 
 
-def looked_at(rows: Sequence[Adaptation], store: Store) -> list[Adaptation]:
-    """Return the runs that the rule looks at, in its order: those whose network is in the store."""
-    first = [job for job in rows if job.row in NETWORKS and job.scan.number == 0 and store.has(network_of(job).key)]
-    once = {(job.row, job.scan.site): job for job in reversed(first)}  # a person's first session
-    return sorted(once.values(), key=lambda job: (list(NETWORKS).index(job.row), rows.index(job)))
+def networks(folder: Path, cohort: str) -> dict[str, Model]:
+    """The networks of the last run of a cohort by their augmentation, in the order of the rule."""
+    last: dict[str, int] = {}
+    for path in folder.glob(f"{cohort}-*.safetensors"):
+        if name := re.fullmatch(rf"{cohort}-({'|'.join(AUGMENTS)})-(\d+)", path.stem):
+            last[name[1]] = max(int(name[2]), last.get(name[1], 0))
+    return {
+        augment: load(folder / f"{cohort}-{augment}-{last[augment]}.safetensors")
+        for augment in AUGMENTS
+        if augment in last
+    }
 
 
-def network_of(job: Adaptation) -> Job:
-    """Return the job that made the network with its prior."""
-    return job.prior or job.network
-
-
-@dataclass
-class Choice:
-    """Chooses the examples of an anatomy.
-
-    Args:
-        store: Where networks and finished runs are.
-        device: Where scans are adapted.
-        results: The results of scans that were adapted here.
-    """
-
-    store: Store
-    device: str
-    results: dict[Adaptation, Result] = field(default_factory=dict)
-
-    def of(self, name: str, jobs: Sequence[Adaptation]) -> Anatomy:
-        """Return the examples among some runs."""
-        decisions = {job: self._decision(job) for job in jobs}
-        found = {}
-        for action in ACTIONS:
-            there = [job for job, decided in decisions.items() if decided == action]
-            if there:
-                found[action] = self._repeated(there, action)
-        return Anatomy(name, Counter(decisions.values()), found)
-
-    def _decision(self, job: Adaptation) -> Action:
-        if not self.store.has(job.key):
-            return self._result(job).decision.action
-        said = read_rows(self.store.finished / job.key)[0].decision
-        return next(action for action in ACTIONS if action == said)
-
-    def _result(self, job: Adaptation) -> Result:
-        if job not in self.results:
-            print(job.title, file=sys.stderr, flush=True)
-            self.results[job] = adapted(job, self.store, self.device)
-        return self.results[job]
-
-    def _repeated(self, jobs: Sequence[Adaptation], action: Action) -> Found:
-        """Return the first scan with a decision. It is shown only if adapting it here ends with the same decision."""
-        for job in jobs:
-            result = self._result(job)
-            if result.decision.action == action:
-                return Found(job, result)
-            print(f"{job.title}: {result.decision.action} here, {action} in the store", file=sys.stderr)
-        sys.exit(f"No decision {action!r} of the store could be repeated. Run it on the device of the store.")
-
-
-def adapted(job: Adaptation, store: Store, device: str) -> Result:
-    """Adapt to the scan of a run."""
-    model = JobEnvironment(store.finished, store.running, device).model(network_of(job))
-    where = find_device(device)
-    case = restrict_to_slab(job.scan.read(where), model.backend)
-    with reproducible(where):
-        return adapt(model, case, **{**job.how.arguments, "device": device})
+def chosen(cohort: str, models: Mapping[str, Model], device: str) -> Anatomy:
+    """The examples among the scans that the rule looks at."""
+    counts: Counter[Action] = Counter()
+    found: dict[Action, Found] = {}
+    for augment, model in models.items():
+        for centre in COHORTS[cohort].centres:
+            case = next(COHORTS[cohort].cases(centre, "test", count=1, slices=SLICES))
+            result = adapt(model, case, device=device)
+            action = result.decision.action
+            print(f"{model.name} {centre}: {action}", file=sys.stderr, flush=True)
+            counts[action] += 1
+            found.setdefault(action, Found(model, augment, result))
+    return Anatomy(cohort, models, counts, found)

@@ -42,7 +42,7 @@ class Inversion(nn.Module):
         same = values == background
         held = float(background) if float(same.float().mean()) > BACKGROUND else float("nan")
         low, high = torch.quantile(values[~same] if not bool(same.all()) else values, torch.tensor(ENDS)).tolist()
-        return cls(low, high, held)
+        return cls(low, high, held).to(images.device)
 
     def forward(self, images: Tensor) -> Tensor:
         """Invert images `(slices, 1, *spatial)`; intensities beyond the ends become the ends."""
