@@ -1,4 +1,4 @@
-"""Trial of newborns: a network trained on T2w scans of one site meets T1w scans and another site.
+"""Trials of newborns: a network trained on T2w scans of one site meets T1w scans and another site.
 
 The scans are those of `neonates/` under the folder SCANTUNE_DATA, coronal slices as `NAME_img.nii.gz` and
 `NAME_lab.nii.gz` with cortical grey matter 1 and white matter 2. They have been looked at before: no rule may be called
@@ -28,8 +28,11 @@ from scantune.training.fit import fit_prior
 SPACING, SLICES, ITERATIONS, RATE, BATCH = 1.71875, 10, 700, 4e-3, 8
 TRAINING = [f"A2_{number:02d}" for number in (1, 3, 4, 5, 6, 7, 8, 10, 11, 12)]
 HOME = [f"A2_{number:02d}" for number in range(13, 21)]
-SITES = {"A1": range(16, 21), "M1": range(1, 6), "M2": range(1, 6)}
-"""People by site and contrast: 1 for T1w, 2 for T2w."""
+SITES = {
+    "newborns": {"A1": range(16, 21), "M1": range(1, 6), "M2": range(1, 6)},
+    "newborns, others": {"M1": range(6, 11), "M2": range(6, 11)},
+}
+"""People by set, site and contrast: 1 for T1w, 2 for T2w. Rules may be chosen on the first set."""
 
 PREPARATION = Preprocessing("coronal", (SIZE, SIZE), SPACING, content="nonzero")
 
@@ -69,7 +72,7 @@ def train(scans: list[PreparedSlices], network: SmallUNet) -> None:
 
 
 def newborn_trials(folder: Path) -> list[Trial]:
-    """Return the trial of the newborns, or none without their scans."""
+    """Return a trial for each set of people, of the same network, or none without their scans."""
     data = Path(os.environ.get("SCANTUNE_DATA", "nowhere")) / "neonates"
     if not data.is_dir():
         return []
@@ -100,5 +103,8 @@ def newborn_trials(folder: Path) -> list[Trial]:
         case = read(data, f"{shift}_{person}")
         return Scan(person, shift, case, PREPARATION.prepare(case))
 
-    names = tuple((f"{number:02d}", site) for site, people in SITES.items() for number in people)
-    return [Trial("newborns", "newborns", trained, fit, lambda: prepared(HOME), names, scan)]
+    def trial(group: str) -> Trial:
+        names = tuple((f"{number:02d}", site) for site, people in SITES[group].items() for number in people)
+        return Trial(group.replace(", ", "-"), group, trained, fit, lambda: prepared(HOME), names, scan)
+
+    return [trial(group) for group in SITES]

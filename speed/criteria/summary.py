@@ -54,6 +54,7 @@ GROUPS = {
     "simulated development": "simulated cohorts, development",
     "simulated": "simulated cohorts, test",
     "newborns": "newborns",
+    "newborns, others": "newborns, other people",
     "lesions": "lesions",
     "lesions seen": "lesions, another site",
 }
