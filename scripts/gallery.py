@@ -1,8 +1,9 @@
 """The gallery of the documentation: scans that were adapted, left alone and flagged.
 
     python scripts/gallery.py                      the part about bundled models
-    python scripts/small_models.py MODELS --version v2 --coarse --augment none --seed 1      hours on one core;
-    python scripts/small_models.py MODELS --version v2 --coarse --augment strong --seed 1    go on if interrupted
+
+    python scripts/small_models.py MODELS --version v2 --coarse --augment none --seed 1      five networks, and
+    python scripts/small_models.py MODELS --version v2 --coarse --augment strong --seed 1    five more, minutes each
     python scripts/gallery.py --models MODELS      the part about every anatomy, by these networks
 
 Each part of gallery.md and its figures/gallery-*.png are written in docs/ or with --out in another folder. The other
@@ -39,6 +40,8 @@ DOCS = HERE.parent / "docs"
 
 NAMED = 3
 """Structures that captions name, at most. Of more, they give the mean."""
+LEAST_HEIGHT = 6.4
+"""Inches that a picture with a curve is high, so that the curve has room beside its legend."""
 
 WORDS: dict[Action, str] = {
     "adapted": "The prediction of the trained network is not reliable here. The adapted one replaces it.",
@@ -47,8 +50,8 @@ WORDS: dict[Action, str] = {
     "trained network stands.",
 }
 """What a decision means."""
-STILL_DOUBTFUL = "scantune does not trust the prediction of the adapted network either, and says so."
-"""What `unsolved` means where the adapted prediction is expected to be the better one of the two."""
+STILL_DOUBTFUL = "scantune keeps the adapted prediction as the better of the two, but does not trust it and says so."
+"""What `unsolved` means where the adapted prediction is kept."""
 TITLES: dict[Action, str] = {"adapted": "Adapted", "left alone": "Left alone", "unsolved": "Flagged"}
 
 
@@ -59,7 +62,7 @@ class Example:
     Args:
         picture: What its picture is called, gallery-PICTURE.png.
         scan: Name of a changed scan of the demo, or of a centre whose first test person is scanned.
-        title: Heading of its section.
+        title: Heading of its section, without the decision.
         about: What is special about it.
         model: Name of the model.
     """
@@ -75,28 +78,28 @@ SCANS = (
     Example(
         "spine-inverted",
         "inverted-0",
-        "Rescued: a scan whose contrast is inverted",
-        "No scanner made this contrast. We inverted the brightness of a scan of the training site, as the demo does: what "
-        "was bright is dark now. The network was trained without augmentation and finds no grey matter.",
+        "an inverted contrast",
+        "No scanner made this contrast: we inverted the brightness of a scan of the training site, as the demo does. "
+        "What was bright is dark now. The trained network marks other tissue and misses the cord.",
         "spine",
     ),
     Example(
         "coil-1",
         "coil-1",
-        "Rescued: a coil that makes the back bright",
+        "a coil that makes the back bright",
         "A surface coil receives the back of the head far more strongly than the front. This centre was made for the "
         "gallery, with a coil stronger than in `surface-coil-3T` ([protocol](../scripts/gallery.toml)).",
     ),
     Example(
         "source-3T-mprage",
         "source-3T-mprage",
-        "Left alone: the scanner of the training",
+        "the scanner of the training",
         "The scanner that the network was trained on, and a person whom it has not seen.",
     ),
     Example(
         "pd-3T",
         "pd-3T",
-        "Flagged: another order of brightness",
+        "another order of brightness",
         "A proton-density contrast, in which grey matter is brighter than white matter.",
     ),
 )
@@ -135,9 +138,10 @@ def bundled(out: Path, device: str) -> Iterator[str]:
         name = f"gallery-{example.picture}.png"
         title = f"Simulated scan, {example.model}, {example.scan}: {result.decision.action}"
         save_small(result, title, model.prior, out / "figures" / name)
-        yield f"### {example.title}"
+        heading = f"{TITLES[result.decision.action]}: {example.title}"
+        yield f"### {heading}"
         yield f"{example.about} {outcome(result)}"
-        yield f"![{example.title}](figures/{name})"
+        yield f"![{heading}](figures/{name})"
 
 
 def case_of(example: Example, model: Model) -> Case:
@@ -158,22 +162,20 @@ def every_anatomy(folder: Path, out: Path, device: str) -> Iterator[str]:
         sys.exit(f"{folder} has no network such as prostate-v2-none-1.safetensors. The page stays as it is.")
     yield EVERY
     for anatomy in found:
-        for old in (out / "figures").glob(f"gallery-{anatomy.name}-*.png"):
-            old.unlink()
         yield f"### {anatomy.title}"
         yield introduction(anatomy)
         for action in ACTIONS:
+            picture = out / "figures" / f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
+            picture.unlink(missing_ok=True)
             if action not in anatomy.found:
                 yield f"**{TITLES[action]}: none.** No scan among these ended as `{action}`."
                 continue
             shown = anatomy.found[action]
-            name = f"gallery-{anatomy.name}-{action.replace(' ', '-')}.png"
-            title = f"Simulated scan, {anatomy.cohort} {shown.site}: {action}"
-            save_small(shown.result, title, shown.model.prior, out / "figures" / name)
-            yield f"**{TITLES[action]}: {shown.site}, by the network trained {AUGMENTS[shown.augment]}.** " + outcome(
-                shown.result
-            )
-            yield f"![{anatomy.title}, {action}](figures/{name})"
+            title = f"Simulated scan, {anatomy.cohort}, {shown.site}: {action}"
+            save_small(shown.result, title, shown.model.prior, picture)
+            trained = f"by the network trained {AUGMENTS[shown.augment]}"
+            yield f"**{TITLES[action]}: {shown.site}, {trained}.** {outcome(shown.result)}"
+            yield f"![{anatomy.title}, {action}](figures/{picture.name})"
 
 
 def introduction(anatomy: Anatomy) -> str:
@@ -182,7 +184,7 @@ def introduction(anatomy: Anatomy) -> str:
     source = COHORTS[anatomy.cohort].source
     counted = ", ".join(f"{anatomy.counts[action]} {action}" for action in ACTIONS)
     return (
-        f"A network {trained}, trained at {source} of the cohort `{anatomy.cohort}`. "
+        f"A network was trained {trained}, at {source} of the cohort `{anatomy.cohort}`. "
         f"Of {anatomy.counts.total()} scans, {counted}."
     )
 
@@ -216,8 +218,11 @@ def save_small(result: Result, title: str, prior: FieldOfExperts | None, path: P
         named = {name: value for name, value in shown.items() if name != MEAN or len(shown) == 1}
         captions[heading] = "Dice " + "  ".join(f"{name} {value:.2f}" for name, value in named.items())
     floor = None if prior is None else prior.floor()
+    figure = case_figure(result, title=title, captions=captions, floor=floor)
+    if result.trace:
+        figure.set_figheight(max(figure.get_figheight(), LEAST_HEIGHT))
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_figure(case_figure(result, title=title, captions=captions, floor=floor), path, 90)
+    save_figure(figure, path, 90)
     reduce_colours(path)
 
 

@@ -1,33 +1,21 @@
-"""The gallery: examples of a store by a rule that sees no score, and a page of two parts that are written alone."""
+"""The gallery: examples by a rule that sees no score, and a page of two parts that are written alone."""
 
-import csv
 import importlib.util
 import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from scantune.benchmark.expand import expand
-from scantune.benchmark.experiment import Experiment
-from scantune.benchmark.store import Store
-from tests.benchmark.test_run import run
-from tests.toy_experiment import write_experiment
+from scantune.simulate import COHORTS
 
 ROOT = Path(__file__).parents[2]
-METHODS = 'methods = ["plain, default", "strong, default"]'
-ROW = """
-[experiment.rows."{name}, default"]
-method = "foe-cnn-pca"
-network = "{network}"
-preset = "fast"
-steps = 2
-guard = true
-at_home = true
-"""
+SPINE = ROOT / "src" / "scantune" / "model" / "bundled" / "spine.safetensors"
+CENTRES = list(COHORTS["spine-v2"].centres)
 KIB = 1024
 
 
@@ -45,132 +33,104 @@ def scripts():
     return examples, script("gallery")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A store whose experiment `rescue-toy` is finished."""
-    path = write_experiment(tmp_path_factory.mktemp("scans"), iterations=20, every=20)
-    text = re.sub(r"methods = .*", METHODS, path.read_text(encoding="utf-8").partition("\n[experiment.rows")[0])
-    rows = [ROW.format(name=name, network=network) for name, network in (("plain", "none"), ("strong", "strong"))]
-    path.write_text("".join([text, *rows]), encoding="utf-8")
-    out = tmp_path_factory.mktemp("finished")
-    summary, _ = run(path, out)
-    assert not summary.failed
-    shutil.copy(path, out / "rescue-toy.toml")
-    return out
-
-
 @pytest.fixture
-def store(finished, tmp_path):
-    """A copy that a test may change."""
-    shutil.copytree(finished, tmp_path / "store")
-    return Store(tmp_path / "store")
+def folder(tmp_path):
+    """Networks of the spinal cord of two runs, the older one without augmentation alone."""
+    names = ("none-0", "none-1", "strong-1", "none-500-2", "weak-3")
+    (tmp_path / "models").mkdir()
+    for name in names:
+        shutil.copy(SPINE, tmp_path / "models" / f"spine-v2-{name}.safetensors")
+    return tmp_path / "models"
 
 
-def jobs_of(store):
-    return expand(Experiment.read(store.folder / "rescue-toy.toml")).rows
+def decide(examples, monkeypatch, decisions):
+    """Give decisions to scans by network and centre, `left alone` to the others; return what was looked at."""
+    seen = []
+
+    def adapt(model, case, device):
+        seen.append((model.name, case.site))
+        assert case.split == "test"
+        assert case.shape[2] == 8
+        assert case.subject.endswith("test-001")  # of seed 0
+        action = decisions.get((model.name, case.site), "left alone")
+        return SimpleNamespace(case=case, decision=SimpleNamespace(action=action))
+
+    monkeypatch.setattr(examples, "adapt", adapt)
+    return seen
 
 
-def decide(store, decisions):
-    """Give the runs of the first people other decisions, by row and site."""
-    for job in jobs_of(store):
-        file = store.finished / job.key / "rows.csv"
-        with file.open(newline="") as opened:
-            rows = list(csv.DictReader(opened))
-        for row in rows:
-            row["decision"] = decisions.get((job.row.partition(",")[0], job.scan.site), "left alone")
-        with file.open("w", newline="") as opened:
-            writer = csv.DictWriter(opened, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def without_a_run(examples, monkeypatch, action=None):
-    """Take the decision of the store, or always the same, for that of a repeated run; return what was repeated."""
-    repeated = []
-
-    def adapted(job, store, device):
-        repeated.append((job.row, job.scan.site))
-        there = store.has(job.key)
-        decided = action or (examples.read_rows(store.finished / job.key)[0].decision if there else "unsolved")
-        return type("Run", (), {"decision": type("Decision", (), {"action": decided})})
-
-    monkeypatch.setattr(examples, "adapted", adapted)
-    return repeated
-
-
-def test_the_first_scan_with_each_decision_is_shown_by_centre_then_by_network(scripts, store, monkeypatch):
+def test_the_first_scan_with_each_decision_is_shown_by_network_then_by_centre(scripts, folder, monkeypatch, capsys):
     examples, _ = scripts
-    decide(store, {("plain", "south"): "adapted", ("strong", "home"): "adapted", ("strong", "south"): "unsolved"})
-    repeated = without_a_run(examples, monkeypatch)
-    (anatomy,) = examples.anatomies(store, "cpu")
-    shown = {action: (found.job.row, found.job.scan.site) for action, found in anatomy.found.items()}
+    plain, strong = "spine-v2-none-1", "spine-v2-strong-1"
+    first, second, *_ = CENTRES
+    seen = decide(
+        examples, monkeypatch, {(plain, second): "adapted", (strong, first): "adapted", (strong, second): "unsolved"}
+    )
+    (anatomy,) = examples.anatomies(folder, "cpu")
+    assert seen == [(name, centre) for name in (plain, strong) for centre in CENTRES]
+    shown = {action: (found.model.name, found.augment, found.site) for action, found in anatomy.found.items()}
     assert shown == {
-        "adapted": ("plain, default", "south"),
-        "left alone": ("plain, default", "home"),
-        "unsolved": ("strong, default", "south"),
+        "adapted": (plain, "none", second),
+        "left alone": (plain, "none", first),
+        "unsolved": (strong, "strong", second),
     }
-    assert sorted(repeated) == sorted(shown.values())
-    assert dict(anatomy.counts) == {"adapted": 2, "left alone": 3, "unsolved": 1}
-    assert all(found.job.scan.number == 0 for found in anatomy.found.values())
+    assert dict(anatomy.counts) == {"adapted": 2, "left alone": 2 * len(CENTRES) - 3, "unsolved": 1}
+    assert "prostate-v2: no network" in capsys.readouterr().err
 
 
-def test_scans_of_networks_without_a_run_are_adapted_once(scripts, store, monkeypatch):
+def test_networks_of_a_cohort_are_those_of_its_last_run(scripts, folder):
     examples, _ = scripts
-    decide(store, {})
-    repeated = without_a_run(examples, monkeypatch)
-    first = next(job for job in jobs_of(store) if job.scan.site == "home")
-    shutil.rmtree(store.finished / first.key)
-    (anatomy,) = examples.anatomies(store, "cpu")
-    assert dict(anatomy.counts) == {"unsolved": 1, "left alone": 5}
-    assert anatomy.found["unsolved"].job.key == first.key
-    assert anatomy.found["left alone"].job.scan.site == "north"
-    assert len(repeated) == 2
+    names = {augment: model.name for augment, model in examples.networks(folder, "spine-v2").items()}
+    assert list(names.items()) == [("none", "spine-v2-none-1"), ("strong", "spine-v2-strong-1")]
+    assert examples.networks(folder, "brain-v2") == {}
 
 
-def test_a_decision_that_another_device_does_not_repeat_is_not_shown(scripts, store, monkeypatch, capsys):
-    examples, _ = scripts
-    decide(store, {("plain", "south"): "adapted"})
-    without_a_run(examples, monkeypatch, "left alone")
-    with pytest.raises(SystemExit, match="'adapted' of the store could be repeated"):
-        list(examples.anatomies(store, "cpu"))
-    assert "left alone here, adapted in the store" in capsys.readouterr().err
-
-
-def test_a_store_without_networks_leaves_the_page(scripts, store, tmp_path, capsys):
+def test_a_folder_without_networks_leaves_the_page(scripts, tmp_path, capsys):
     _, gallery = scripts
-    shutil.rmtree(store.finished)
     with pytest.raises(SystemExit, match="has no network"):
-        gallery.main(store.folder, tmp_path / "docs", "cpu")
-    assert "no network with a prior" in capsys.readouterr().err
+        gallery.main(tmp_path, tmp_path / "docs", "cpu")
+    assert "wmh-v2: no network" in capsys.readouterr().err
     assert not (tmp_path / "docs").exists()
 
 
-def test_the_page_of_a_store_shows_its_scans_and_leaves_the_bundled_part(scripts, store, tmp_path):
+def test_the_page_shows_scans_of_every_anatomy_and_leaves_the_other_part(scripts, folder, tmp_path):
     examples, gallery = scripts
+    (folder / "spine-v2-strong-1.safetensors").unlink()
     out = tmp_path / "docs"
     (out / "figures").mkdir(parents=True)
-    stale = out / "figures" / "gallery-toy-stale.png"
-    stale.touch()
-    (out / "gallery.md").write_text(gallery.with_part("", "bundled", "Of the bundled model."), encoding="utf-8")
-    gallery.main(store.folder, out, "cpu")
+    stale, other = (out / "figures" / f"gallery-spine-{name}.png" for name in ("adapted", "inverted"))
+    for file in (stale, other):
+        file.touch()
+    (out / "gallery.md").write_text(gallery.with_part("", "bundled", "Of bundled models."), encoding="utf-8")
+    gallery.main(folder, out, "cpu")
     page = (out / "gallery.md").read_text(encoding="utf-8")
-    assert "<!-- part bundled -->\n\nOf the bundled model.\n\n<!-- end -->" in page
-    (anatomy,) = examples.anatomies(store, "cpu")
-    assert re.search(r"^### Toy$", page, re.MULTILINE)
-    assert "trained at home" in page and "Of 6 scans" in page and "20 iterations" in page
+    assert "<!-- part bundled -->\n\nOf bundled models.\n\n<!-- end -->" in page
+    assert re.search(r"^### Spinal cord$", page, re.MULTILINE)
+    said = re.search(
+        r"trained without augmentation, at PM .*Of 4 scans, (\d) adapted, (\d) left alone, (\d) unsolved", page
+    )
+    counts = dict(zip(examples.ACTIONS, map(int, said.groups()), strict=True))
+    assert sum(counts.values()) == len(CENTRES)
     pictures = re.findall(r"\]\(figures/(.*?)\)", page)
-    assert pictures == [f"gallery-toy-{action.replace(' ', '-')}.png" for action in anatomy.found]
-    assert not stale.exists()
-    for action in examples.ACTIONS:
-        said = f"**{gallery.TITLES[action]}: "
-        assert (f"{said}none.**" in page) == (action not in anatomy.found)
-        assert said in page
-    for found in anatomy.found.values():
-        row = next(row for row in examples.read_rows(store.finished / found.job.key) if row.structure == "mean")
-        assert "Mean Dice" in page and f"{row.dice:.2f} after" in page
+    assert pictures == [f"gallery-spine-{action.replace(' ', '-')}.png" for action, count in counts.items() if count]
+    for action, count in counts.items():
+        assert (f"**{gallery.TITLES[action]}: none.**" in page) == (not count)
+    assert len(re.findall("^Mean Dice .* before, .* after", page, re.MULTILINE)) == len(pictures)
+    assert other.exists()
+    assert stale.exists() == (counts["adapted"] > 0)
     for name in pictures:
         with Image.open(out / "figures" / name) as picture:
             assert picture.mode == "P"
+
+
+def test_scans_of_bundled_models_are_those_of_the_demo_and_of_first_test_people(scripts):
+    _, gallery = scripts
+    cases = {example.picture: gallery.case_of(example, gallery.load(example.model)) for example in gallery.SCANS}
+    turned = cases.pop("spine-inverted")
+    assert turned.name.endswith("_inverted-0")
+    assert turned.site == COHORTS["spine"].source
+    assert {name: case.site for name, case in cases.items()} == {name: name for name in cases}
+    assert {case.shape[2] for case in cases.values()} == {8}
 
 
 def test_a_part_of_the_page_replaces_the_same_part_alone(scripts):
@@ -198,4 +158,4 @@ def test_pictures_of_the_gallery_are_small_and_all_of_them_stand_on_the_page():
     shown = re.findall(r"\]\(figures/(.*?)\)", (docs / "gallery.md").read_text(encoding="utf-8"))
     files = sorted((docs / "figures").glob("gallery-*.png"))
     assert sorted(shown) == [file.name for file in files]
-    assert all(file.stat().st_size < 150 * KIB for file in files)
+    assert all(file.stat().st_size < 100 * KIB for file in files)

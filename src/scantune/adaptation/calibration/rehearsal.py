@@ -75,6 +75,7 @@ class Stand:
         volume, reader = self.prepare(case)
         rescue = Rescue(reader, home, (), before, assess(before, home))
         working = self.method.equip(deepcopy(self.network), volume).requires_grad_(False)
+        working.curve = rescue.start(self.network, volume) or working.curve
         schedule, seen = rescue.plan(PRESETS["fast"], volume, self.steps)
         rule = rescue.stop_rule(working, self.method, schedule.steps, at_source=True)
         optimise(working, self.method, seen, schedule, 0, rule=rule)
