@@ -61,15 +61,15 @@ VARIANTS: dict[str, Change] = {
     **{f"unsteadiness counts {value}": {"unsteady": value} for value in (1.3, 2.1)},
     **{f"fine from {value} of home on": {"fine": value} for value in (0.85, 0.88, 0.95)},
     **{f"failed below {value} of home": {"failed": value} for value in (0.7, 0.8)},
-    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.05, 0.1)},
-    **{f"rise of at least {value} of the distance to home": {"share": value} for value in (0.1, 0.5)},
+    **{f"rise of at least {value}": {"gain": value} for value in (0.02, 0.03, 0.1)},
+    **{f"rise of at least {value} of the distance to home": {"share": value} for value in (0.25, 0.35, 0.75)},
+    "rise of at least 0.03, and of 0.25 of the distance to home": {"gain": 0.03, "share": 0.25},
     **{f"stages within {value} of the best are equal": {"plateau": value} for value in (0.0, 0.05)},
     "steady predictions are given up, too": {"steady": 0.0},
     "steady predictions are not given up even if they have failed": {"failed steady": True},
     "rises that only mirroring and contacts see do not count": {"compared": True},
     "rules of the earlier report": {
         **{"least": 0.0, "telling": 0, "usual": 1.5, "size": 1.47, "failed steady": True, "compared": True},
-        **{"gain": 0.05, "share": 0.5},
     },
 }
 

@@ -55,8 +55,8 @@ class Margins:
             failed, it is given up only for a steadier one.
     """
 
-    gain: float = 0.03
-    share: float = 0.25
+    gain: float = 0.05
+    share: float = 0.5
     plateau: float = 0.02
     steady: float = 0.05
 
@@ -65,10 +65,6 @@ class Margins:
         """Return the margins for a site, with the gain that was fitted to its degraded scans if it does better."""
         gain = None if home.local is None else home.local.used_gain
         return cls() if gain is None else cls(gain=gain)
-
-
-START = Margins(gain=0.05, share=0.5)
-"""Margins of the prediction for the inverted scan, which must be much better to be the start."""
 
 
 def candidate_steps(steps: int) -> list[int]:
@@ -204,7 +200,7 @@ class Rescue:
         before, after = map(self._compared, (self.source, self.reader.read(turned, SELECTING)))
         if after < self.home.coefficients.fine * self.before.home:
             return None
-        return None if best_stage(before, [after], self.before.home, START) is None else inversion
+        return None if best_stage(before, [after], self.before.home) is None else inversion
 
     def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
@@ -286,10 +282,9 @@ class Rescue:
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
-        # Readings that did not choose the stage must agree that it is better. Where the rise rests on them alone, the
-        # result must be fine, or there must be little to lose.
-        convincing = after.verdict == "fine" or self.before.verdict == "failed" or self._rises(readings)
-        if after.expected <= self.before.expected or not convincing:
+        # Readings that did not choose the stage must agree that it is better. Where the rise rests on them, it must be
+        # fine.
+        if after.expected <= self.before.expected or not (after.verdict == "fine" or self._rises(readings)):
             return self._unhelped()
         if self.before.verdict == "failed" and after.verdict != "fine":
             return self._withheld(NOT_ENOUGH if after.verdict == "failed" else UNSURE, after)
