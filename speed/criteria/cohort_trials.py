@@ -44,7 +44,8 @@ class People:
 
 DEVELOPMENT = People("simulated development", "validation", 20, 3)
 REPORTED = People("simulated", "test", 0, 4)
-"""Rules are chosen on the first, and reported on the second."""
+REPORTED_IN_FULL = People("simulated", "test", 0, 1)
+"""Rules are chosen on the first, and reported on the others; the last are for the bundled models, of finer pixels."""
 
 
 def cohort_trial(name: str, model: Model, home: Cohort, cohort: Cohort, people: People) -> Trial:
@@ -74,7 +75,7 @@ def _scan(model: Model, cohort: Cohort, split: str, person: str, centre: str) ->
 def cohort_trials(folder: Path) -> Iterator[Trial]:
     """Yield the trials of bundled models, and of small ones in a folder, called COHORT-AUGMENT-RUN."""
     for name, home, cohort in BUNDLED:
-        yield cohort_trial(f"{name}-{cohort}", scantune.load(name), COHORTS[home], COHORTS[cohort], REPORTED)
+        yield cohort_trial(f"{name}-{cohort}", scantune.load(name), COHORTS[home], COHORTS[cohort], REPORTED_IN_FULL)
     for path in sorted((folder / "models").glob("*.safetensors")):
         cohort_name, _, run = path.stem.rsplit("-", 2)
         people = DEVELOPMENT if run == "0" else REPORTED
