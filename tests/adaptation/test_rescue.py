@@ -201,13 +201,15 @@ def test_the_next_scan_of_a_site_does_not_start_from_an_inversion(toy, calibrate
     assert scantune.adapt(toy.network, inverted[0], calibrated).state == {}
 
 
-def test_scans_of_several_channels_start_as_they_are(toy, calibrated):
-    network = AdaptableNetwork.around(toy.network)
-    images, _ = toy_scan(201)
+def test_only_failed_scans_of_one_channel_start_from_an_inversion(toy, calibrated, inverted):
+    network, (images, _) = AdaptableNetwork.around(toy.network), inverted
     reader = PredictionReader.of(Volume(images), Segmentation(), 2)
     source = reader.read(network)
     rescue = Rescue(reader, calibrated.home, (), source, assess(source, calibrated.home))
+    assert rescue.start(network, Volume(images)) is not None
     assert rescue.start(network, Volume(images.repeat(1, 2, 1, 1))) is None
+    doubtful = replace(rescue, before=replace(rescue.before, verdict="doubtful"))
+    assert doubtful.start(network, Volume(images)) is None
 
 
 def test_a_method_that_knows_its_answer_is_kept_where_it_helps(toy, calibrated):

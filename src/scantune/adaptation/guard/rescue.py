@@ -186,14 +186,14 @@ class Rescue:
     def start(self, network: AdaptableNetwork, volume: Volume) -> Inversion | None:
         """Return what to put in front of the network before the first step, or None to start from the scan as it is.
 
-        Small steps do not turn a contrast round. The prediction for the inverted scan must look fine before any step:
-        those of scans of the usual contrast never do.
+        Small steps do not turn a contrast round. The source prediction must have failed, and that for the inverted scan
+        must look fine before any step.
 
         Args:
             network: The source network.
             volume: The scan.
         """
-        if self.leaves_alone or volume.images.shape[1] != 1:
+        if self.before.verdict != "failed" or volume.images.shape[1] != 1:
             return None
         inversion, turned = Inversion.of(volume.images), deepcopy(network)
         turned.curve = inversion
