@@ -43,15 +43,6 @@ NAMED = 3
 LEAST_HEIGHT = 6.4
 """Inches that a picture with a curve is high, so that the curve has room beside its legend."""
 
-WORDS: dict[Action, str] = {
-    "adapted": "The prediction of the trained network is not reliable here. The adapted one replaces it.",
-    "left alone": "The prediction looks as reliable as at the training site, so nothing was changed.",
-    "unsolved": "scantune does not trust the prediction and says so. Adaptation did not help, so the prediction of the "
-    "trained network stands.",
-}
-"""What a decision means."""
-STILL_DOUBTFUL = "scantune keeps the adapted prediction as the better of the two, but does not trust it and says so."
-"""What `unsolved` means where the adapted prediction is kept."""
 TITLES: dict[Action, str] = {"adapted": "Adapted", "left alone": "Left alone", "unsolved": "Flagged"}
 
 
@@ -114,16 +105,16 @@ networks that `scripts/small_models.py` trains on a CPU: its first lines name th
 
 BUNDLED = """## Bundled models
 
-These scans were chosen to show one outcome each. The first is one of `scantune demo`, which shows spinal cords of
-another brightness with the bundled model `spine`, and all centres with the bundled model `brain`. The third bundled
+These scans were chosen by hand to show several outcomes. The first is one of `scantune demo`, which shows spinal cords
+of another brightness with the bundled model `spine`, and all centres with the bundled model `brain`. The third bundled
 model, `brain-register`, [registers an atlas](registration.md) and gives no verdict."""
 
 EVERY = """## Every anatomy of the paper
 
 A rule chose these scans, whatever their Dice. It goes through the first test person of every centre, first with the
-network trained without augmentation, then with the one trained with strong augmentation. It takes the first scan with
-each decision. So an adapted scan need not be a rescued one: compare the Dice before and after. The networks are small
-and see coarse pixels, so that anyone can train them on a CPU."""
+network trained without augmentation, then with the one trained with strong augmentation, if there is one. It takes the
+first scan with each decision. So an adapted scan need not be a rescued one: compare the Dice before and after. The
+networks are small and see coarse pixels, so that anyone can train them on a CPU."""
 
 PARTS = ("bundled", "anatomies")
 """The parts of the page, in their order."""
@@ -190,9 +181,8 @@ def introduction(anatomy: Anatomy) -> str:
 
 
 def outcome(result: Result) -> str:
-    """What was decided, with the Dice before and after, and what scantune expected."""
-    action, facts = result.decision.action, result.facts
-    words = STILL_DOUBTFUL if action == "unsolved" and result.decision.keeps_adapted else WORDS[action]
+    """What was decided and why, in the words of scantune, with the Dice before and after, and what it expected."""
+    decision, facts = result.decision, result.facts
     before, after = (scores(result, found)[MEAN] for found in (result.source_prediction, result.prediction))
     expected = facts.get("expected_before")
     told = "" if expected is None else f"; expected without the truth: {expected:.2f} before"
@@ -200,7 +190,7 @@ def outcome(result: Result) -> str:
     parts = [f"Mean Dice {before:.2f} before, {after:.2f} after{told}."]
     parts += [f"Verdict: {verdicts}."] if verdicts else []
     parts += [INVERTED] if INVERTED in facts["remarks"] else []
-    return f"Decision: `{action}`. {words}\n\n{' '.join(parts)}"
+    return f"Decision: `{decision.action}`. {decision.reason}\n\n{' '.join(parts)}"
 
 
 def scores(result: Result, prediction: NDArray[Any]) -> dict[str, float]:
