@@ -12,6 +12,7 @@ from scantune.adaptation.guard.rescue import (
     AS_USUAL,
     CANDIDATES,
     NO_HELP,
+    POOR_AT_HOME,
     RELIABLE,
     Rescue,
     Stage,
@@ -68,6 +69,12 @@ def test_a_scan_that_is_as_usual_for_a_poor_network_is_left_alone_and_not_called
     poor = replace(home, dice=torch.tensor([0.5, 0.5], dtype=torch.double))
     decision, _ = settle(GOOD, [GOOD], poor, GOOD)
     assert (decision.action, decision.reason, decision.assessment["verdict"]) == ("left alone", AS_USUAL, "doubtful")
+
+
+def test_scans_are_not_adapted_to_by_a_network_that_is_poor_at_home(home):
+    poor = replace(home, dice=torch.tensor([0.5, 0.5], dtype=torch.double))
+    decision, _ = settle(SHIFTED, [SHIFTED, GOOD], poor, GOOD)
+    assert (decision.action, decision.reason, decision.keeps_adapted) == ("unsolved", POOR_AT_HOME, False)
 
 
 def test_a_failed_scan_is_rescued_by_a_plausible_stage(home):

@@ -48,8 +48,7 @@ class Assessment:
         reasons: Sentences, the weightiest first; none where all is as at home.
         home: What is expected of a prediction that is as good as at home.
         labelled: Whether `expected` is a Dice.
-        leave: Whether adapting can hardly help: the prediction is fine, or is as good as at home although that is
-            not good enough to be fine.
+        leave: Whether adapting can hardly help: the prediction is fine, or even one as good as at home would not be.
     """
 
     verdict: Verdict
@@ -157,13 +156,15 @@ def _judge(share: float, low: Tensor, home: HomeReadings, coefficients: Coeffici
         home: What readings are at home.
         coefficients: The limits.
     """
-    if share < coefficients.fine:
-        return "failed" if share < coefficients.failed else "doubtful", False
     found = home.absent <= 0.5
-    if home.dice is None or not found.any() or float(low[found].mean()) >= coefficients.least:
+    labelled = home.dice is not None and bool(found.any())
+    usual = float(home.expected[found].mean() * dice_from(torch.tensor(coefficients.shifts[0]))) if labelled else 1.0
+    poor_at_home = usual < coefficients.least
+    if share < coefficients.fine:
+        return "failed" if share < coefficients.failed else "doubtful", poor_at_home
+    if not labelled or float(low[found].mean()) >= coefficients.least:
         return "fine", True
-    usual = home.expected[found].mean() * dice_from(torch.tensor(coefficients.shifts[0]))
-    return "doubtful", float(usual) < coefficients.least
+    return "doubtful", poor_at_home
 
 
 def reasons(

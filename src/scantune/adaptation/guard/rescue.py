@@ -37,6 +37,10 @@ AS_USUAL = (
     "The segmentation is as good as this network's usually are, but these are often poor: look at it before you use "
     "it; nothing was changed."
 )
+POOR_AT_HOME = (
+    "The segmentation is worse than this network's usually are, and these are too poor to tell whether adapting helps: "
+    "do not use it without looking; nothing was changed."
+)
 NO_HELP = "The network fails on this scan and adaptation did not help: do not use this segmentation."
 NOT_ENOUGH = "The network fails on this scan and adaptation did not help enough: do not use this segmentation."
 UNSURE = "The network had failed on this scan; adaptation helped, but look at the segmentation before you use it."
@@ -278,7 +282,7 @@ class Rescue:
             readings: Readings of the chosen stage by all perturbations. None if no stage was chosen.
         """
         if self.leaves_alone:
-            return self._decided("left alone", RELIABLE if self.before.verdict == "fine" else AS_USUAL, self.before)
+            return self._left_alone()
         if readings is None:
             return self._unhelped()
         after = assess(readings, self.home, self.names)
@@ -291,6 +295,14 @@ class Rescue:
         was = "had failed" if self.before.verdict == "failed" else "was unsure"
         good = "the estimated quality is good" if after.verdict == "fine" else "it is still doubtful: look at it first"
         return self._decided("adapted", f"The network {was} on this scan; after adaptation {good}.", after, kept=True)
+
+    def _left_alone(self) -> Decision:
+        """Return the decision on a scan that is not adapted to."""
+        if self.before.verdict == "fine":
+            return self._decided("left alone", RELIABLE, self.before)
+        if self.before.expected >= self.home.coefficients.fine * self.before.home:
+            return self._decided("left alone", AS_USUAL, self.before)
+        return self._decided("unsolved", POOR_AT_HOME, self.before)
 
     def _facts(self, after: Assessment) -> dict[str, Any]:
         """Return what a manifest says about the assessment, as JSON."""
