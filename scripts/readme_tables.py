@@ -114,7 +114,7 @@ def means_table() -> str:
     )
 
 
-GROUPS = {"test": "toy networks", "simulated": "simulated cohorts", "newborns": "newborns"}
+GROUPS = {"test": "toy networks", "simulated": "simulated cohorts", "newborns, others": "newborns"}
 """Sets of results/assessment.csv on which nothing was chosen, by their names in tables."""
 
 ANATOMIES = {"prostate": "prostate", "cardiac": "heart", "spine": "spinal cord", "brain": "brain", "wmh": "lesions"}

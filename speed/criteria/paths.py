@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -94,12 +94,12 @@ def page(found: Sequence[tuple[str, Course, Course]]) -> Iterator[str]:
     for name, *both in found:
         cells = [f"{path.rise:.1f} | {path.lowest:.2f} | {path.best:.2f} | {path.end:.2f}" for path in both]
         yield f"| {name} | {' | '.join(cells)} |"
-    means = [
-        [fmean(getattr(row[which], part) for row in found) for part in ("rise", "lowest", "best", "end")]
-        for which in (1, 2)
-    ]
-    cells = [f"{rise:.1f} | " + " | ".join(f"{value:.3f}" for value in rest) for rise, *rest in means]
-    yield f"| mean of {len(found)} | {' | '.join(cells)} |"
+    cells = []
+    for which in (1, 2):
+        means = (fmean(getattr(row[which], part) for row in found) for part in ("lowest", "best", "end"))
+        rise = median(row[which].rise for row in found)
+        cells.append(f"{rise:.1f} | {' | '.join(f'{value:.3f}' for value in means)}")
+    yield f"| mean of {len(found)}, median of rises | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
