@@ -5,19 +5,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scantune.pages.charts import Scale, layers_chart, trace_chart
+from scantune.pages.charts import Axis, layers_chart, trace_chart
 from tests.page_cases import trace
 
 
 def test_a_scale_puts_values_in_proportion():
-    plain = Scale(0, 10, 100, 200)
+    plain = Axis(0, 10, 100, 200)
     assert [plain(v) for v in (0, 5, 10)] == [100, 150, 200]
-    steep = Scale(0.01, 1, 0, 100, logarithmic=True)
+    steep = Axis(0.01, 1, 0, 100, logarithmic=True)
     assert steep(0.1) == pytest.approx(50)
     assert steep.ticks() == pytest.approx([0.01, 0.1, 1.0])
-    assert Scale(0.05, 0.18, 0, 1, logarithmic=True).ticks() == pytest.approx([0.05, 0.07, 0.1])
+    assert Axis(0.05, 0.18, 0, 1, logarithmic=True).ticks() == pytest.approx([0.05, 0.07, 0.1])
     for values in ([0.3], [0, 0], [-1, 2], [1e-6, 1e6], [math.nan, 1.0]):
-        scale = Scale.over(values, 0, 100)
+        scale = Axis.over(values, 0, 100)
         assert all(0 <= scale(v) <= 100 for v in values if math.isfinite(v))
         assert 1 <= len(scale.ticks()) <= 13
 

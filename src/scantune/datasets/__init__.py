@@ -10,7 +10,7 @@ from scantune.datasets.folder import ScanFolder
 from scantune.datasets.hcp import Hcp
 from scantune.datasets.mms import Mms
 from scantune.datasets.nci_isbi import NciIsbi
-from scantune.datasets.nnunet import NnUnet
+from scantune.datasets.nnunet import NnUnetRaw
 from scantune.datasets.oasis import Oasis
 from scantune.datasets.promise12 import Promise12
 from scantune.datasets.scgm import Scgm
@@ -21,7 +21,7 @@ DATASETS: dict[str, type[DataSet]] = {
     "folder": ScanFolder,
     "csv": CsvManifest,
     "bids": Bids,
-    "nnunet": NnUnet,
+    "nnunet": NnUnetRaw,
     "decathlon": Decathlon,
     "simulated": Simulated,
     "nci-isbi-2013": NciIsbi,

@@ -75,7 +75,7 @@ class DescribedDataSet(GenericDataSet):
 
 
 @dataclass(frozen=True)
-class NnUnet(DescribedDataSet):
+class NnUnetRaw(DescribedDataSet):
     """nnU-Net raw data set: `imagesTr/CASE_0000.nii.gz` with `labelsTr/CASE.nii.gz`, and imagesTs for testing.
 
     Second-version folders may also list their cases in dataset.json, under `dataset`.

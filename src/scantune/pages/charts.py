@@ -18,7 +18,7 @@ LETTER_WIDTH = 6.5
 
 
 @dataclass(frozen=True)
-class Scale:
+class Axis:
     """Map from values to places, linear in the values or in their logarithms."""
 
     low: float
@@ -28,7 +28,7 @@ class Scale:
     logarithmic: bool = False
 
     @classmethod
-    def over(cls, values: Sequence[float], start: float, end: float) -> "Scale":
+    def over(cls, values: Sequence[float], start: float, end: float) -> "Axis":
         """Return a scale that shows all values; it is logarithmic if they are positive and far apart."""
         finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
         low, high = min(finite), max(finite)
@@ -132,10 +132,10 @@ def trace_chart(
     }
     marks = {name: value for name, value in levels.items() if value is not None and "energy" in lines}
     values = [value for line in lines.values() for value in line] + [*marks.values()]
-    longest = max((len(f"{tick:g}") for tick in Scale.over(values, 0, 1).ticks()), default=0)
+    longest = max((len(f"{tick:g}") for tick in Axis.over(values, 0, 1).ticks()), default=0)
     frame = Frame(height=280, left=26 + 7 * longest)
-    y = Scale.over(values, frame.bottom, frame.top)
-    x = Scale(0, max(len(trace) - 1, 1), frame.left, frame.right)
+    y = Axis.over(values, frame.bottom, frame.top)
+    x = Axis(0, max(len(trace) - 1, 1), frame.left, frame.right)
     points = {name: _points(line, x, y, trace) for name, line in lines.items()}
     changes = "; ".join(f"{name} from {number(line[0])} to {number(line[-1])}" for name, line in lines.items())
     return render(
@@ -159,7 +159,7 @@ def layers_chart(before: Mapping[str, float], after: Mapping[str, float]) -> str
         after: Divergence of the same layers.
     """
     frame = Frame(height=14 + ROW_HEIGHT * len(before) + 40, left=30 + 6 * max(map(len, before)))
-    x = Scale.over([*before.values(), *after.values()], frame.left, frame.right)
+    x = Axis.over([*before.values(), *after.values()], frame.left, frame.right)
     rows = []
     for row, (name, value) in enumerate(before.items()):
         end = after.get(name, math.nan)
@@ -187,7 +187,7 @@ def _level(name: str, y: float, frame: Frame, lines: Mapping[str, Sequence[Trace
     return max(ends, key=lambda end: distance(end[1]))[0]
 
 
-def _points(line: Sequence[float], x: Scale, y: Scale, trace: Sequence[Mapping[str, Any]]) -> list[TracePoint]:
+def _points(line: Sequence[float], x: Axis, y: Axis, trace: Sequence[Mapping[str, Any]]) -> list[TracePoint]:
     """Return the steps whose value can be drawn."""
     return [
         TracePoint(step, value, round(x(step), 1), round(y(value), 1), not trace[step].get("valid", True))
