@@ -12,8 +12,8 @@ from scantune.adaptation.guard.rescue import (
     AS_USUAL,
     CANDIDATES,
     NO_HELP,
-    POOR_AT_HOME,
     RELIABLE,
+    TOO_VARIABLE,
     Rescue,
     Stage,
     best_stage,
@@ -71,10 +71,13 @@ def test_a_scan_that_is_as_usual_for_a_poor_network_is_left_alone_and_not_called
     assert (decision.action, decision.reason, decision.assessment["verdict"]) == ("left alone", AS_USUAL, "doubtful")
 
 
-def test_scans_are_not_adapted_to_by_a_network_that_is_poor_at_home(home):
+def test_structures_that_vary_are_not_adapted_to_by_a_network_that_is_poor_at_home(home):
     poor = replace(home, dice=torch.tensor([0.5, 0.5], dtype=torch.double))
+    lesions = replace(poor, size=torch.stack([poor.size[0], torch.ones(2, dtype=torch.double)]))
+    decision, _ = settle(SHIFTED, [SHIFTED, GOOD], lesions, GOOD)
+    assert (decision.action, decision.reason, decision.keeps_adapted) == ("unsolved", TOO_VARIABLE, False)
     decision, _ = settle(SHIFTED, [SHIFTED, GOOD], poor, GOOD)
-    assert (decision.action, decision.reason, decision.keeps_adapted) == ("unsolved", POOR_AT_HOME, False)
+    assert decision.keeps_adapted
 
 
 def test_a_failed_scan_is_rescued_by_a_plausible_stage(home):

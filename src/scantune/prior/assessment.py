@@ -48,7 +48,8 @@ class Assessment:
         reasons: Sentences, the weightiest first; none where all is as at home.
         home: What is expected of a prediction that is as good as at home.
         labelled: Whether `expected` is a Dice.
-        leave: Whether adapting can hardly help: the prediction is fine, or even one as good as at home would not be.
+        leave: Whether adapting can hardly help: the prediction is fine, or it is as good as at home or of structures
+            that vary too much to be judged, and even one as good as at home would not be fine.
     """
 
     verdict: Verdict
@@ -161,7 +162,7 @@ def _judge(share: float, low: Tensor, home: HomeReadings, coefficients: Coeffici
     usual = float(home.expected[found].mean() * dice_from(torch.tensor(coefficients.shifts[0]))) if labelled else 1.0
     poor_at_home = usual < coefficients.least
     if share < coefficients.fine:
-        return "failed" if share < coefficients.failed else "doubtful", poor_at_home
+        return "failed" if share < coefficients.failed else "doubtful", poor_at_home and home.varies
     if not labelled or float(low[found].mean()) >= coefficients.least:
         return "fine", True
     return "doubtful", poor_at_home

@@ -20,6 +20,9 @@ SIZE_FLOOR, ODDS_FLOOR, CONTACT_FLOOR = 0.10, 0.01, 0.02
 """Least deviations between home people: of the logarithm of a size, of the odds of a steadiness, and of how far
 contacts are from the usual ones."""
 
+VARIABLE = 0.6
+"""Deviation of the logarithm of sizes from which people differ so much that sizes say little, as of lesions."""
+
 UNKNOWN = 1e6
 """Deviation of a structure that no home person has, so that nothing exceeds it."""
 
@@ -88,6 +91,11 @@ class HomeReadings:
     def without_sizes(self) -> Self:
         """Return the readings for a scan whose voxels have an unknown size, so that no size counts."""
         return replace(self, size=torch.stack([self.size[0], torch.full_like(self.size[1], UNKNOWN)]), section=None)
+
+    @property
+    def varies(self) -> bool:
+        """Return True if every structure differs so much between people that its size says little."""
+        return bool(((self.size[1] > VARIABLE) & (self.size[1] < UNKNOWN)).all())
 
     @property
     def all_pass(self) -> bool:

@@ -37,9 +37,9 @@ AS_USUAL = (
     "The segmentation is as good as this network's usually are, but these are often poor: look at it before you use "
     "it; nothing was changed."
 )
-POOR_AT_HOME = (
-    "The segmentation is worse than this network's usually are, and these are too poor to tell whether adapting helps: "
-    "do not use it without looking; nothing was changed."
+TOO_VARIABLE = (
+    "The segmentation is worse than this network's usually are, and what it shows varies too much from person to "
+    "person to judge whether adapting helps: do not use it without looking; nothing was changed."
 )
 NO_HELP = "The network fails on this scan and adaptation did not help: do not use this segmentation."
 NOT_ENOUGH = "The network fails on this scan and adaptation did not help enough: do not use this segmentation."
@@ -302,7 +302,7 @@ class Rescue:
             return self._decided("left alone", RELIABLE, self.before)
         if self.before.expected >= self.home.coefficients.fine * self.before.home:
             return self._decided("left alone", AS_USUAL, self.before)
-        return self._decided("unsolved", POOR_AT_HOME, self.before)
+        return self._decided("unsolved", TOO_VARIABLE, self.before)
 
     def _facts(self, after: Assessment) -> dict[str, Any]:
         """Return what a manifest says about the assessment, as JSON."""
