@@ -205,6 +205,7 @@ def test_a_scan_of_the_usual_contrast_starts_as_it_is(toy, calibrated):
     assert result.decision.action == "adapted"
     assert INVERTED not in result.facts["remarks"]
     assert not isinstance(result.network.curve, Inversion)
+    assert result.state
 
 
 def test_the_next_scan_of_a_site_does_not_start_from_an_inversion(toy, calibrated, inverted):

@@ -87,7 +87,7 @@ class ScanInput:
 
     @property
     def knows_voxels(self) -> bool:
-        """Return True if the volume of a voxel is known, as only files say it."""
+        """Return True if the volume of a voxel is known; tensors do not state it."""
         return self.backend is not None
 
     @property

@@ -190,8 +190,8 @@ class Rescue:
     def start(self, network: AdaptableNetwork, volume: Volume) -> Inversion | None:
         """Return what to put in front of the network before the first step, or None to start from the scan as it is.
 
-        Small steps do not turn a contrast round. The source prediction must have failed, and that for the inverted scan
-        must look fine before any step.
+        Small steps cannot invert a contrast. The source prediction must have failed, and the prediction for the
+        inverted scan must look fine before any step.
 
         Args:
             network: The source network.
@@ -202,9 +202,8 @@ class Rescue:
         inversion, turned = Inversion.of(volume.images), deepcopy(network)
         turned.curve = inversion
         before, after = map(self._compared, (self.source, self.reader.read(turned, SELECTING)))
-        if after < self.home.coefficients.fine * self.before.home:
-            return None
-        return None if best_stage(before, [after], self.before.home) is None else inversion
+        looks_fine = after >= self.home.coefficients.fine * self.before.home
+        return inversion if looks_fine and best_stage(before, [after], self.before.home) is not None else None
 
     def plan(self, schedule: Schedule, volume: Volume, steps: int | None) -> tuple[Schedule, Volume]:
         """Return the schedule and the volume that steps see.
