@@ -3,21 +3,21 @@
     python scripts/paper_runs.py run STORE prostate variants [--version v2] [--people 5] [--seconds 540]
     python scripts/paper_runs.py archive STORE FOLDER        # the state in a few files, without simulated scans
     python scripts/paper_runs.py restore FOLDER STORE        # the next `run` goes on from it, on any machine
-    python scripts/paper_runs.py rows STORE --out results    # results/v2-prostate.csv, .toml, ...
+    python scripts/paper_runs.py rows STORE [prostate] --out results [--people 2]   # results/v2-prostate.csv, ...
     python scripts/paper_runs.py drops STORE                 # the plain baseline at every centre, beside the paper's
     python scripts/paper_runs.py times STORE
 
 The experiments are those of `scantune bench`: 30 000 iterations of 16 slices, 50 000 for the denoiser, 25 000 for the
 autoencoders, 5 000 for the supervised benchmark, and the paper's schedule of every method without the guard. `variants`
-has further rows of the prostate: kernel densities, other weights of the PCA experts, objective (a), and log-likelihood.
-With --version v2, scans are of the cohorts `prostate-v2`, ...
+has further rows of the prostate: kernel densities, lambda of 1 (0 is foe-cnn), objective (a), log-likelihood, and the
+preset `fast` beside each. With --version v2, scans are of the cohorts `prostate-v2`, ...
 
 `rescue-prostate`, ... are for the report on what `scantune adapt` does by default (`rescue_results.py`): networks of
 10 000 iterations with and without augmentation, each un-adapted, adapted without the guard, and by the default.
 `schedule-prostate`, ... adapt the same networks by the paper's 1000 epochs, to compare `fast` with it.
 
 Networks come first, then one person of every centre after the other. With --seconds, no job begins that would not end
-in time; trainings that are stopped go on from their checkpoints. People of whom a row is missing do not count.
+in time; trainings that are stopped go on from their checkpoints. `rows` says which rows are missing.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import fmean
 
 import store_archive
-from bench_runs import LOG, anatomy_of, collect_rows, complete, do, rounded, say, say_times, strong, write_times
+from bench_runs import LOG, anatomy_of, collect_rows, do, rounded, say, say_times, strong, write_times
 from readme_tables import CENTRES, PAPER, PAPER_AT_HOME, within_factor_two
 from timed_runs import MovingPool, OutOfTimeError, Timed, TimedJournal, early_trainings
 from verbs import Verbs
@@ -49,14 +49,22 @@ from scantune.scans.files import write_text
 from scantune.simulate import COHORTS
 
 VARIANTS = "variants"
-ROWS = {
+PAPER_ROWS = {
     "foe-cnn-pca, kde": {"method": "foe-cnn-pca", "prior": {"density": "kde", "alpha": 10.0}},
-    "foe-cnn-pca, lambda 0": {"method": "foe-cnn-pca", "options": {"weight": 0.0}},
     "foe-cnn-pca, lambda 1": {"method": "foe-cnn-pca", "options": {"weight": 1.0}},
     "foe-cnn-pca, expected": {"method": "foe-cnn-pca", "options": {"reference": "expected"}},
     "foe-cnn-pca, likelihood": {"method": "foe-cnn-pca", "options": {"divergence": "likelihood"}},
 }
-"""The variants: their rows beside those that they are compared with."""
+"""The variants by the paper's schedule."""
+ROWS = PAPER_ROWS | {
+    f"{name}, fast": {**row, "preset": "fast"}
+    for name, row in {
+        "foe-cnn": {"method": "foe-cnn"},
+        "foe-cnn-pca": {"method": "foe-cnn-pca"},
+        **PAPER_ROWS,
+    }.items()
+}
+"""All variants: each schedule beside the other."""
 RESCUE = "rescue-"
 RESCUE_ROWS = {
     f"{name}, {what}": {
@@ -88,7 +96,7 @@ def experiment(name: str, version: str, words: Sequence[str] = ()) -> Experiment
     cohort = str(made.recipe.data["cohort"]) + ("" if version == "v1" else f"-{version}")
     chosen = {"data": {"cohort": cohort}, "train": {"checkpoint_every": 1000}, "experiment": {"keep": 0}}
     if name == VARIANTS:
-        chosen["experiment"] |= {"methods": ["strong baseline", "foe-cnn-pca", *ROWS], "rows": ROWS}
+        chosen["experiment"] |= {"methods": ["strong baseline", "foe-cnn", "foe-cnn-pca", *ROWS], "rows": ROWS}
     if name != anatomy:
         rows = RESCUE_ROWS if name.startswith(RESCUE) else SCHEDULE_ROWS
         chosen["experiment"] |= {"methods": ["baseline", "strong baseline", *rows], "rows": rows}
@@ -170,18 +178,34 @@ def restore(arguments: argparse.Namespace) -> None:
 
 
 def rows(arguments: argparse.Namespace) -> None:
-    """Write the rows of the people that are complete, the Dice along their runs, and the times of networks."""
-    for path in sorted(arguments.store.glob("*.toml")):
-        name, made = path.stem, Experiment.read(path)
+    """Write the rows, the Dice along their runs, and the times of networks; say what is missing."""
+    for name in arguments.names or sorted(path.stem for path in arguments.store.glob("*.toml")):
+        made = Experiment.read(arguments.store / f"{name}.toml")
         found = collect_rows(arguments.store, name)
-        kept = complete(found, made, COHORTS[str(made.recipe.data["cohort"])].source)
+        methods = arguments.methods or list(made.rows)
+        kept = [row for row in found if row.method in methods and number_of(row) <= arguments.people]
         stem = arguments.out / f"{arguments.stem}-{name}"
         write_rows(stem.with_suffix(".csv"), [rounded(row) for row in kept])
         write_text(stem.with_suffix(".toml"), experiment_text(made))
         _write_traces(arguments.store, kept, Path(f"{stem}-traces.csv"))
         write_times(arguments.store / LOG, Path(f"{stem}-networks.csv"), name)
-        people = {(row.site, row.subject) for row in kept}
-        say(f"{name}: {len(kept)} of {len(found)} rows; {len(people)} people of whom every row is there")
+        say(f"{name}: {len(kept)} of {len(found)} rows")
+        _say_missing(kept, made)
+
+
+def number_of(row: ScoreRow) -> int:
+    """Return which person of the centre a row is about; names of simulated people end with the number."""
+    return int(row.subject.rpartition("-")[2])
+
+
+def _say_missing(kept: Sequence[ScoreRow], made: Experiment) -> None:
+    home = COHORTS[str(made.recipe.data["cohort"])].source
+    people = {(row.site, row.subject) for row in kept}
+    for method in sorted({row.method for row in kept}):
+        there = {(row.site, row.subject) for row in kept if row.method == method}
+        wanted = {who for who in people if made.rows[method].at_home or who[0] != home}
+        for site, subject in sorted(wanted - there):
+            say(f"no {method} of {subject} ({site})")
 
 
 def _write_traces(store: Path, kept: Sequence[ScoreRow], out: Path) -> None:
@@ -248,8 +272,11 @@ def main() -> None:
     three.add_argument("store", type=Path)
     four = verbs.add(rows)
     four.add_argument("store", type=Path)
+    four.add_argument("names", nargs="*", help="experiments; by default all")
     four.add_argument("--out", type=Path, required=True)
     four.add_argument("--stem", default="v2", help="how the files' names begin")
+    four.add_argument("--people", type=int, default=99, help="of each centre")
+    four.add_argument("--methods", nargs="+", default=[], help="rows to write; by default all")
     for verb in (drops, times):
         verbs.add(verb).add_argument("store", type=Path)
     verbs.call()

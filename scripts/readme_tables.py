@@ -11,7 +11,7 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -246,6 +246,75 @@ def drops_table() -> str:
     return markdown(("centre", "paper", "v1", "v2, two training runs", "v2 within a factor of two"), rows)
 
 
+Scans = dict[tuple[str, str], dict[str, float]]
+"""The Dice of whole organs by method and site, and by person."""
+
+
+@cache
+def paper_lengths(experiment: str) -> Scans:
+    """Return the Dice of an experiment of `scripts/paper_runs.py`, by method and site, and by person."""
+    found: Scans = defaultdict(dict)
+    with (RESULTS / f"v2-{experiment}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["structure"] == SCORES["prostate"]:
+                found[row["method"], row["site"]][row["subject"]] = float(row["dice"])
+    return found
+
+
+def site_cells(found: Scans, method: str, sites: Iterable[str]) -> Iterator[str]:
+    """Lay out a method's means at some sites, with the number of people where some are missing."""
+    for site in sites:
+        mine, every = found[method, site].values(), found["strong baseline", site]
+        note = "" if len(mine) == len(every) else f" ({len(mine)} of {len(every)})"
+        yield f"{fmean(mine):.2f}{note}" if mine else "-"
+
+
+def lengths_table() -> str:
+    """Lay out the prostate by the paper's lengths beside the paper's: means, and changes of scans."""
+    found, sites = paper_lengths("prostate"), [site for cohort, site in CENTRES if cohort == "prostate"]
+    rows: list[tuple[str, ...]] = []
+    for name in (*PAPER, "foe-cnn-pca, default"):
+        moved = [
+            score - found["strong baseline", site][who] for site in sites for who, score in found[name, site].items()
+        ]
+        if name in PAPER:
+            theirs = PAPER[name][: len(sites)]
+            rows.append((name, "paper", *(f"{score:.2f}" for score in theirs), f"{fmean(theirs):.3f}", "", "", ""))
+        change = (
+            f"{fmean(moved):+.3f}",
+            f"{min(moved):+.3f}",
+            f"{sum(move < -0.01 for move in moved)} of {len(moved)}",
+        )
+        mean = fmean(fmean(found[name, site].values()) for site in sites)
+        what = "" if name in PAPER else name
+        rows.append((what, "here", *site_cells(found, name, sites), f"{mean:.3f}", *change))
+    return markdown(("method", "", *sites, "mean", "mean change", "worst change", "scans worse"), rows)
+
+
+VARIANTS = {
+    "Table 3: Gaussian, as all others": ("foe-cnn-pca", (0.79, 0.81, 0.73, 0.75, 0.78)),
+    "Table 3: KDE": ("foe-cnn-pca, kde", (0.79, 0.81, 0.74, 0.76, 0.78)),
+    "Table 4: lambda 0, which is foe-cnn": ("foe-cnn", (0.78, 0.77, 0.64, 0.76, 0.76)),
+    "Table 4: lambda 0.1, as all others": ("foe-cnn-pca", (0.79, 0.81, 0.73, 0.75, 0.78)),
+    "Table 4: lambda 1": ("foe-cnn-pca, lambda 1", (0.77, 0.82, 0.74, 0.74, 0.77)),
+    "objective (b), a sum over subjects, as all others": ("foe-cnn-pca", None),
+    "objective (a), expected densities": ("foe-cnn-pca, expected", None),
+    "log-likelihood": ("foe-cnn-pca, likelihood", None),
+}
+"""The rows of the variants: the method here, and the paper's Dice at the five centres of the prostate."""
+
+
+def variants_table() -> str:
+    """Lay out the variants by the paper's lengths beside the paper's."""
+    found, sites = paper_lengths("variants"), [site for cohort, site in CENTRES if cohort == "prostate"]
+    rows: list[tuple[str, ...]] = [("not adapted", "here", *site_cells(found, "strong baseline", sites))]
+    for what, (name, theirs) in VARIANTS.items():
+        if theirs is not None:
+            rows.append((what, "paper", *(f"{score:.2f}" for score in theirs)))
+        rows.append(("" if theirs else what, "here", *site_cells(found, name, sites)))
+    return markdown(("", "", *sites), rows)
+
+
 def registration_table() -> str:
     """Lay out registration beside the paper's."""
     sites, known = ("HCP", "AS", "OASIS"), people("registration")
@@ -277,6 +346,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "drops": drops_table,
     "second": second_centres_table,
     "schedule": schedule_table,
+    "lengths": lengths_table,
+    "variants": variants_table,
     "registration": registration_table,
     "lesions": lesions_table,
 }
