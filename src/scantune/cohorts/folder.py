@@ -14,6 +14,7 @@ from scantune.scans.io import read_labels, read_scan, write_image, write_labels
 from scantune.scans.manifest import MANIFEST, MANIFEST_FORMAT, ManifestEntry, read_manifest, write_manifest
 from scantune.simulate import SEQUENCES, Centre
 from scantune.simulate.coils import COILS
+from scantune.simulate.varied import record as varied_record
 
 COHORT_SPLITS = ("train", "validation", "test")
 CONTACT_SHEET, RECIPE_FILE = "contact.png", "recipe.toml"
@@ -157,6 +158,8 @@ def centre_record(centre: Centre) -> dict[str, Any]:
         member = type(getattr(centre.protocol, key))
         kind = next((name for name, known in family.items() if known is member), member.__name__)
         protocol[key] = {"kind": kind} | protocol[key]
+    if centre.varied:
+        protocol["varied"] = varied_record(centre.varied)
     about = {key: getattr(centre, key) for key in ("vendor", "scanner", "source")}
     return {"protocol": protocol, **about, "assumed": list(centre.assumed)}
 

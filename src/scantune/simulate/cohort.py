@@ -126,9 +126,7 @@ class Cohort:
                 if cache is None:
                     yield make()
                 else:
-                    yield cache.get(
-                        (*who, state, slices, repr(centre.protocol), repr(self.labels_of(anatomy)), made), make
-                    )
+                    yield cache.get((*who, state, slices, centre.identity, repr(self.labels_of(anatomy)), made), make)
 
     def _case(
         self,
@@ -140,7 +138,7 @@ class Cohort:
         slices: int | None,
     ) -> Case:
         rng = np.random.default_rng(_stream(*who))
-        protocol = centre.protocol
+        protocol = centre.protocol_of(np.random.default_rng(_stream(*who, "protocol")))
         subject = anatomy.subject(rng, protocol.view(slices), state)
         session = protocol.session(tuple(dict.fromkeys(region.tissue for region in anatomy.regions)), rng)
         if state:  # another moment of the same examination has noise of its own

@@ -1,7 +1,7 @@
 """Protocol files: the centres that come with scantune, and those that users write, in the same form.
 
 A file has one table per centre; `centres/*.toml` are the examples to start from. Times are in ms, angles in
-degrees, lengths in mm.
+degrees, lengths in mm. In place of a value there may be a range or a choice of values (`varied.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from scantune.config.settings import settings_from_table
 from scantune.errors import InputError
 from scantune.simulate.acquisition import Protocol
 from scantune.simulate.coils import COILS
 from scantune.simulate.sequences import SEQUENCES
+from scantune.simulate.varied import Varied, extremes, read_varied, usual, vary
 
 Kind = TypeVar("Kind")
 
@@ -30,12 +33,13 @@ class Centre:
     """One centre of a cohort.
 
     Attributes:
-        protocol: How it scans.
+        protocol: How it scans; the middle of what varies.
         splits: Number of subjects in each of its splits.
         vendor: Who made the scanner.
         scanner: Its model.
         source: Where the protocol is published.
         assumed: Settings that are not published and were chosen to be plausible.
+        varied: Settings that are drawn anew for every person.
     """
 
     protocol: Protocol
@@ -44,6 +48,16 @@ class Centre:
     scanner: str = ""
     source: str = ""
     assumed: tuple[str, ...] = field(default=())
+    varied: Varied = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """Everything that decides how its scans look: scans and finished jobs are found by this text."""
+        return f"{self.protocol!r} varied {self.varied!r}" if self.varied else repr(self.protocol)
+
+    def protocol_of(self, rng: np.random.Generator) -> Protocol:
+        """Draw how it scans one person."""
+        return vary(self.protocol, self.varied, rng) if self.varied else self.protocol
 
 
 def bundled_centres(cohort: str) -> dict[str, Centre]:
@@ -82,20 +96,29 @@ def centres_from_toml(text: str, where: str) -> dict[str, Centre]:
 
 
 def _centre(name: str, table: Mapping[str, Any], where: str) -> Centre:
-    settings: dict[str, Any] = {key: value for key, value in table.items() if key not in _ABOUT}
     if "sequence" not in table:
         raise InputError(
             f'{where} must say how it scans: sequence = {{ kind = "spin-echo", tr = 4000.0, te = 100.0 }}, say.'
         )
     if "name" in table:
         raise InputError(f"{where} must not have the setting name: a centre is called what its table is called.")
-    settings["sequence"] = _member(SEQUENCES, table["sequence"], f"sequence in {where}")
-    if "coil" in table:
-        settings["coil"] = _member(COILS, table["coil"], f"coil in {where}")
-    protocol = settings_from_table(Protocol, {"name": name} | settings, where)
+    settings: dict[str, Any] = {key: value for key, value in table.items() if key not in _ABOUT}
+    varied = read_varied(settings, where)
+    protocol = _protocol(name, usual(settings, varied), where)
+    for extreme in extremes(settings, varied):
+        _protocol(name, extreme, where)  # refuses what cannot be before anyone is scanned
     about = {key: str(table[key]) for key in ("vendor", "scanner", "source") if key in table}
     splits = _splits(table.get("splits", {"test": 10}), where)
-    return Centre(protocol, splits, assumed=_assumed(table.get("assumed", []), where), **about)
+    assumed = _assumed(table.get("assumed", []), where)
+    return Centre(protocol, splits, assumed=assumed, varied=varied, **about)
+
+
+def _protocol(name: str, table: Mapping[str, Any], where: str) -> Protocol:
+    """Create a protocol from a table without ranges."""
+    settings = {"name": name, **table, "sequence": _member(SEQUENCES, table["sequence"], f"sequence in {where}")}
+    if "coil" in table:
+        settings["coil"] = _member(COILS, table["coil"], f"coil in {where}")
+    return settings_from_table(Protocol, settings, where)
 
 
 def _member(family: Mapping[str, type[Kind]], table: Any, where: str) -> Kind:

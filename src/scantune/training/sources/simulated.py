@@ -145,7 +145,7 @@ class SimulatedSource(CaseSource):
         own = not (self.atlas or self.label_maps)
         # Asks the class of the anatomy: making the anatomy itself may take seconds.
         states = len(getattr(cohort.anatomy, "states", ("",))) if own else 1
-        origin = {**self._origin(), "centre": repr(centre.protocol)}
+        origin = {**self._origin(), "centre": centre.identity}
         return [
             SimulatedScan(site, number, digest({**origin, "person": number, "state": state}), self, state)
             for number in range(centre.splits[TEST])
@@ -166,7 +166,7 @@ class SimulatedSource(CaseSource):
             split: centre.splits.get(split) if getattr(self, split) is None else getattr(self, split)
             for split in SPLITS
         }
-        return digest({**self._origin(), "centre": repr(centre.protocol), **counts})
+        return digest({**self._origin(), "centre": centre.identity, **counts})
 
     def with_cache(self, folder: str) -> Self:
         """Return the source with a folder for simulated scans, unless it names one."""
