@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from scantune.simulate.anatomies.neck import REGIONS
-from scantune.simulate.anatomies.spine import ClearSpine, Spine
+from scantune.simulate.anatomies.spine import ClearSpine, Spine, VariedSpine
 from scantune.simulate.subject import FieldOfView, Subject
 
 SMALL = FieldOfView(slices=5, height=44, width=44, in_plane=0.5, thickness=3.0, spacing=14.0, edges=0.2)
@@ -180,3 +180,15 @@ def test_the_masks_of_clear_necks_leave_out_the_rims_of_the_same_cords() -> None
         assert not ((drawn > 0) & (whole == 0)).any()
         assert 0.6 < (drawn == 1).sum() / (whole == 1).sum() < 1
         assert 0.85 < (drawn > 0).sum() / (whole > 0).sum() < 1
+
+
+def test_varied_necks_differ_more_in_size_and_shape_than_others() -> None:
+    cords = [VariedSpine().subject(np.random.default_rng(seed), SMALL).labels(Spine.labels).numpy() for seed in SEEDS]
+    assert all({1, 2} <= set(np.unique(piece)) for cord in cords for piece in cord)
+    others = [labels(seed) for seed in SEEDS]
+    for spread in (lambda cord: areas(cord > 0).mean(), lambda cord: areas(cord == 1).mean(), flatness):
+        assert np.std([spread(cord) for cord in cords]) > 1.4 * np.std([spread(cord) for cord in others])
+
+
+def flatness(cord: np.ndarray) -> float:
+    return float(np.mean([np.ptp(np.nonzero(piece)[1]) / np.ptp(np.nonzero(piece)[0]) for piece in cord]))

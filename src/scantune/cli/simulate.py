@@ -21,8 +21,8 @@ class Simulate:
     """Simulate scans of several centres, for training and testing."""
 
     cohort: Annotated[str, Positional, arg(metavar="COHORT")]
-    """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts; or, with harder shifts,
-    prostate-v2, cardiac-v2, spine-v2, brain-v2 or wmh-v2."""
+    """What to simulate: prostate, cardiac, spine, brain, wmh, registration or contrasts; with harder shifts,
+    prostate-v2, cardiac-v2, spine-v2, brain-v2 or wmh-v2; or, of many protocols, spine-varied."""
     out: Annotated[Path, arg(metavar="FOLDER")]
     """Where to write CENTRE/SPLIT/NAME_image.nii.gz, NAME_labels.nii.gz, manifest.json, contact.png and recipe.toml.
     Existing scans are kept."""

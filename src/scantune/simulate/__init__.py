@@ -15,7 +15,7 @@ from scantune.simulate.anatomies.heart import Heart
 from scantune.simulate.anatomies.icbm152 import export_atlas, icbm152
 from scantune.simulate.anatomies.labelmaps import label_maps
 from scantune.simulate.anatomies.prostate import Prostate
-from scantune.simulate.anatomies.spine import ClearSpine, Spine
+from scantune.simulate.anatomies.spine import ClearSpine, Spine, VariedSpine
 from scantune.simulate.anatomies.wmh import WhiteMatterLesions
 from scantune.simulate.anatomy import Anatomy
 from scantune.simulate.atlas import Atlas
@@ -54,6 +54,7 @@ COHORTS: dict[str, Cohort] = {
     "cardiac-v2": Cohort("cardiac-v2", Heart, Heart.labels),
     "spine": Cohort("spine", Spine, Spine.labels),
     "spine-v2": Cohort("spine-v2", ClearSpine, ClearSpine.labels),
+    "spine-varied": Cohort("spine-varied", VariedSpine, VariedSpine.labels),
     "brain": Cohort("brain", icbm152, LABELS),
     "brain-v2": Cohort("brain-v2", icbm152, LABELS),
     "wmh": Cohort("wmh", WhiteMatterLesions, WhiteMatterLesions.labels, made_from=WhiteMatterLesions),

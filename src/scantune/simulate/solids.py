@@ -72,7 +72,10 @@ def rod(at: Where, start: Place, end: Place, radius: float) -> Tensor:
 
 
 def wedge(
-    y: Tensor, x: Tensor, ends: Sequence[tuple[float, float]], radii: tuple[Tensor | float, Tensor | float]
+    y: Tensor,
+    x: Tensor,
+    ends: Sequence[tuple[float, Tensor | float]],
+    radii: tuple[Tensor | float, Tensor | float],
 ) -> Tensor:
     """Return the depth below the border of a stroke whose round ends `(y, x)` have their own radii."""
     (start_y, start_x), (end_y, end_x) = ends

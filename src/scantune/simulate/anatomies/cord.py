@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ class Cord:
     rim: float  # fluid that is always left around the cord
     horn: tuple[float, float]  # tip (y, x) of the posterior horns
     roots: Sequence[float]
+    front: tuple[float, float] = (1.65, 2.55)  # tip (y, x) of the anterior horns
+    apart: float = 0.0  # how much further apart these tips are at the enlargement
+    bridge: tuple[float, float] = (0.7, 0.8)  # y of the commissure, in the middle and where it ends
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Cord:
@@ -51,6 +54,22 @@ class Cord:
             rim=rng.uniform(0.8, 1.3),
             horn=(rng.uniform(-2.8, -2.2), rng.uniform(2.9, 3.8)),
             roots=rng.uniform(-0.2, 0.2, 4).tolist(),
+        )
+
+    @classmethod
+    def draw_any(cls, rng: np.random.Generator) -> Cord:
+        """Draw a cord that may be larger, rounder or flatter, with horns of the forms that different levels have."""
+        area, aspect, bridge = rng.uniform(65, 100), rng.uniform(1.1, 1.9), rng.uniform(0.3, 1.1)
+        half = math.sqrt(area / math.pi / aspect)
+        return replace(
+            cls.draw(rng),
+            half=(half, half * aspect),
+            grey=rng.uniform(0.7, 1.15),
+            rim=rng.uniform(0.4, 1.3),
+            horn=(rng.uniform(-2.9, -1.7), rng.uniform(2.2, 3.8)),
+            front=(rng.uniform(1.2, 2.4), rng.uniform(1.3, 2.7)),
+            apart=rng.uniform(0.0, 0.8),
+            bridge=(bridge, bridge + rng.uniform(-0.1, 0.2)),
         )
 
     def paint(self, out: Tensor, z: Tensor, y: Tensor, x: Tensor, column: VertebralColumn) -> None:
@@ -74,9 +93,10 @@ class Cord:
         """Return the depth in the grey matter of a cord with half axes of 4.2 and 6.2 mm."""
         side = x.abs()
         thick = self.grey * (0.82 + 0.15 * large)
-        anterior = wedge(y, side, ((0.9, 1.6), (1.65, 2.55)), (0.72 * thick, 1.05 * thick))
+        tip = self.front[1] + self.apart * large if self.apart else self.front[1]
+        anterior = wedge(y, side, ((0.9, 1.6), (self.front[0], tip)), (0.72 * thick, 1.05 * thick))
         posterior = wedge(y, side, ((0.7, 1.6), self.horn), (0.56 * thick, 0.45 * thick))
-        commissure = wedge(y, side, ((0.7, 0.0), (0.8, 1.7)), (0.42 * thick, 0.55 * thick))
+        commissure = wedge(y, side, ((self.bridge[0], 0.0), (self.bridge[1], 1.7)), (0.42 * thick, 0.55 * thick))
         return smooth_max(smooth_max(anterior, posterior, 0.4), commissure, 0.4)
 
     def _roots(self, turn: Tensor, y: Tensor, x: Tensor, column: VertebralColumn) -> Tensor:

@@ -66,7 +66,11 @@ class Spine(Shaped):
         """Draw the neck of one person."""
         neck, cord = Neck.draw(rng), Cord.draw(rng)
         # fluid in front of, behind and beside the cord
-        front, back, side = rng.uniform(1.6, 5.4), rng.uniform(1.0, 2.5), rng.uniform(3.6, 6.0)
+        return self._around(rng, neck, cord, (rng.uniform(1.6, 5.4), rng.uniform(1.0, 2.5), rng.uniform(3.6, 6.0)))
+
+    def _around(self, rng: np.random.Generator, neck: Neck, cord: Cord, fluid: tuple[float, float, float]) -> SpineBody:
+        """Draw what is left of a person around a cord with fluid in front of, behind and beside it."""
+        front, back, side = fluid
         half = (cord.half[0] + (front + back) / 2, cord.half[1] + side)
         column = VertebralColumn.draw(rng, half)
         middle = (rng.uniform(-5, 5), rng.uniform(-4, 4))
@@ -80,19 +84,18 @@ class Spine(Shaped):
         return self.body((-50.0, 50.0), neck, column, cord, middle, place, bend, landmarks=landmarks)
 
 
-_CORD_RIM, _GREY_RIM = 0.2, 0.1  # mm at borders that masks drawn by hand leave out
-
-
 @dataclass(frozen=True, eq=False)
 class ClearSpineBody(SpineBody):
     """A neck whose masks stay a little inside the borders of cord and grey matter."""
+
+    rims: ClassVar[tuple[float, float]] = (0.2, 0.1)  # mm at these borders that masks drawn by hand leave out
 
     def depths(self, at: Where) -> Tensor:
         """Return the depths below the surfaces of all regions, the two rims among them."""
         found = super().depths(at)
         white, grey = (found[AT[name]][None] for name in ("white matter", "grey matter"))
         before, fissure = found[: AT["white matter"]], found[AT["fissure"]][None]
-        return torch.cat([before, white, white - _CORD_RIM, fissure, grey, grey - _GREY_RIM])
+        return torch.cat([before, white, white - self.rims[0], fissure, grey, grey - self.rims[1]])
 
 
 class ClearSpine(Spine):
@@ -111,3 +114,20 @@ class ClearSpine(Spine):
         Region("grey matter", "cord grey 2", "GM"),
     )
     body = ClearSpineBody
+
+
+class VariedSpineBody(ClearSpineBody):
+    """A neck whose masks leave out less."""
+
+    rims = (0.1, 0.03)
+
+
+class VariedSpine(ClearSpine):
+    """Necks that differ more: cords of other sizes and proportions, other horns, canals from narrow to very wide."""
+
+    body = VariedSpineBody
+
+    def draw(self, rng: np.random.Generator, view: FieldOfView, state: str) -> SpineBody:  # noqa: ARG002
+        """Draw the neck of one person."""
+        neck, cord = Neck.draw(rng), Cord.draw_any(rng)
+        return self._around(rng, neck, cord, (rng.uniform(1.0, 7.0), rng.uniform(0.7, 6.0), rng.uniform(2.5, 8.0)))
