@@ -22,7 +22,8 @@ from statistics import fmean
 
 import numpy as np
 from cord_measures import DEVELOPMENT
-from readme_tables import CENTRES, PAPER, PAPER_AT_HOME, SCORES
+from paper_figures import CENTRES, PAPER, PAPER_AT_HOME
+from readme_tables import SCORES
 from transfer_results import LOOKED_AT, spine
 
 import scantune

@@ -1,17 +1,19 @@
-"""Compare presets `fast` and `paper`, and `converged`, on the same scans: the objective, and what becomes of Dice.
+"""Compare presets, and the default, on the same scans: the objective, and what becomes of Dice.
 
-    python scripts/small_models.py MODELS --recipes prostate --iterations 600 --shrink 2 --width 8
-    python scripts/fast_and_paper.py run MODELS/prostate-strong-0.safetensors --cohort prostate --out rows.csv
+    python scripts/small_models.py MODELS --version v2 --coarse
+    python scripts/fast_and_paper.py run MODELS/prostate-v2-strong-1.safetensors --cohort prostate-v2 --out rows.csv
     python scripts/fast_and_paper.py table rows.csv > results/fast-and-paper.md
 
-No guard; method foe-cnn-pca; 1000 epochs of `paper`. The energy in the rows is that of the kept step, of the whole
-volume for every preset. Scans are simulated test people of every centre but the training one. An interrupted
-run goes on when the command is given again.
+Method foe-cnn-pca; without a guard, but for `default`; 1000 epochs of `paper`. The energy in the rows is that of the
+kept step, of the whole volume for every preset. Scans are simulated test people of every centre but the training one.
+An interrupted run goes on when the command is given again.
 """
 
 import argparse
 import csv
+import itertools
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -19,21 +21,22 @@ import scantune
 from scantune.benchmark.jobs.scoring import common_structures, scores
 from scantune.model.model import Model
 from scantune.scans.case import Case
-from scantune.simulate import COHORTS
+from scantune.simulate import COHORTS, Cohort
 
-PRESETS = ("source", "fast", "converged", "paper")
+PRESETS = ("source", "fast", "default", "converged", "paper")
 COLUMNS = ("cohort", "site", "subject", "preset", "seed", "structure", "dice", "energy", "seconds")
 
 
 def adapted(model: Model, case: Case, preset: str) -> scantune.Result:
-    """Adapt by a preset without the guard; `source` adapts nothing."""
+    """Adapt by a preset without the guard; `source` adapts nothing, and `default` has the guard."""
+    if preset == "default":
+        return scantune.adapt(model, case, device="cpu", seed=0)
     how = {"method": "source"} if preset == "source" else {"method": "foe-cnn-pca", "preset": preset}
     return scantune.adapt(model, case, guard=False, device="cpu", seed=0, **how)
 
 
 def run(arguments: argparse.Namespace) -> None:
     model, cohort = scantune.load(arguments.model), COHORTS[arguments.cohort]
-    structures = common_structures(model.labels, dict(cohort.labels))
     out = Path(arguments.out)
     new = not out.exists()
     with out.open("a", newline="") as file:
@@ -41,31 +44,28 @@ def run(arguments: argparse.Namespace) -> None:
         if new:
             rows.writeheader()
             file.flush()
-        done = {(row["cohort"], row["subject"]) for row in _read(out)}
-        for number in range(arguments.count):
-            for centre in list(cohort.centres)[1:]:
-                (case,) = cohort.cases(centre, "test", start=number, count=number + 1, slices=arguments.slices)
-                if (cohort.name, case.subject) in done:
-                    continue
-                found = []
-                for preset in PRESETS:
-                    result = adapted(model, case, preset)
-                    known = scores(result.prediction, case, structures, False)
-                    common = {
-                        "cohort": cohort.name,
-                        "site": centre,
-                        "subject": case.subject,
-                        "preset": preset,
-                        "seed": 0,
-                    }
-                    numbers = {"energy": f"{result.energy_after:.5g}", "seconds": f"{result.seconds:.1f}"}
-                    found += [
-                        {**common, "structure": name, "dice": f"{one.dice:.4f}", **numbers}
-                        for name, one in known.items()
-                    ]
-                rows.writerows(found)
-                file.flush()
-                print(case.name, flush=True)
+        done = {(row["subject"], row["preset"]) for row in _read(out)}
+        for case in _scans(cohort, arguments.count, arguments.slices):
+            for preset in PRESETS:
+                if (case.name, preset) not in done:
+                    rows.writerows(_rows(model, cohort, case, preset))
+                    file.flush()
+                    print(case.name, preset, flush=True)
+
+
+def _scans(cohort: Cohort, count: int, slices: int) -> Iterator[Case]:
+    """Yield the scans of test people of every centre but the training one: one person of each, then the next."""
+    for number, centre in itertools.product(range(count), list(cohort.centres)[1:]):
+        yield from cohort.cases(centre, "test", start=number, count=number + 1, slices=slices)
+
+
+def _rows(model: Model, cohort: Cohort, case: Case, preset: str) -> Iterator[dict[str, object]]:
+    structures = common_structures(model.labels, dict(cohort.labels))
+    result = adapted(model, case, preset)
+    about = {"cohort": cohort.name, "site": case.site, "subject": case.name, "preset": preset, "seed": 0}
+    numbers = {"energy": f"{result.energy_after:.5g}", "seconds": f"{result.seconds:.1f}"}
+    for name, one in scores(result.prediction, case, structures, False).items():
+        yield {**about, "structure": name, "dice": f"{one.dice:.4f}", **numbers}
 
 
 def _read(path: Path) -> list[dict[str, str]]:

@@ -106,8 +106,9 @@ networks that `scripts/small_models.py` trains on a CPU: its first lines name th
 BUNDLED = """## Bundled models
 
 These scans were chosen by hand to show several outcomes. The first is one of `scantune demo`, which shows spinal cords
-of another brightness with the bundled model `spine`, and all centres with the bundled model `brain`. The third bundled
-model, `brain-register`, [registers an atlas](registration.md) and gives no verdict."""
+of another brightness with the bundled model `spine`, and all centres with the bundled model `brain`. There are two more
+bundled models: `brain-register` [registers an atlas](registration.md) and gives no verdict, and `spine-varied` is for
+[real spinal cords](real.md#cords-with-the-bundled-model)."""
 
 EVERY = """## Every anatomy of the paper
 

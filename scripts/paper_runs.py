@@ -33,7 +33,7 @@ from statistics import fmean
 
 import store_archive
 from bench_runs import LOG, anatomy_of, collect_rows, do, rounded, say, say_times, strong, write_times
-from readme_tables import CENTRES, PAPER, PAPER_AT_HOME, within_factor_two
+from paper_figures import CENTRES, PAPER, PAPER_AT_HOME, within_factor_two
 from timed_runs import MovingPool, OutOfTimeError, Timed, TimedJournal, early_trainings
 from verbs import Verbs
 

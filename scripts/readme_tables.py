@@ -16,49 +16,23 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+from paper_figures import (
+    CENTRES,
+    PAPER,
+    PAPER_AT_HOME,
+    PAPER_REGISTRATION,
+    TRAINED_AT,
+    VARIANTS,
+    Centre,
+    within_factor_two,
+)
+
 HOME = Path(__file__).parents[1]
 RESULTS = HOME / "results"
 PAGES = ("README.md", "docs/claims.md", "docs/tier1.md")
 
-Centre = tuple[str, str]
-
 SCORES = {"prostate": "whole", "cardiac": "mean", "spine": "GM", "brain": "mean", "wmh": "mean", "registration": "mean"}
 """Structure that is scored, by cohort."""
-
-CENTRES: tuple[Centre, ...] = (
-    *(("prostate", site) for site in ("UCL", "HK", "BIDMC", "BMC", "USZ")),
-    *(("cardiac", site) for site in ("UHE", "HVHD")),
-    *(("spine", site) for site in ("USZ", "VU", "UCL")),
-    ("brain", "AC"),
-    ("wmh", "NUHS"),
-)
-"""The twelve test centres, in the order of the paper's Table 2."""
-
-TRAINED_AT = {"prostate": "RUNMC", "cardiac": "CSF", "spine": "PM", "brain": "HCP", "wmh": "UMC"}
-
-PAPER = {
-    "baseline": (0.50, 0.68, 0.29, 0.28, 0.67, 0.86, 0.38, 0.61, 0.82, 0.79, 0.69, 0.00),
-    "strong baseline": (0.77, 0.82, 0.62, 0.77, 0.76, 0.85, 0.80, 0.67, 0.84, 0.88, 0.76, 0.37),
-    "entropy": (0.77, 0.81, 0.68, 0.77, 0.80, 0.85, 0.80, 0.67, 0.84, 0.88, 0.81, 0.36),
-    "dae": (0.84, 0.84, 0.75, 0.81, 0.82, 0.87, 0.81, 0.69, 0.80, 0.80, 0.82, 0.37),
-    "ae": (0.78, 0.83, 0.51, 0.79, 0.79, 0.86, 0.80, 0.69, 0.84, 0.88, 0.78, 0.24),
-    "foe-cnn": (0.78, 0.77, 0.64, 0.76, 0.76, 0.86, 0.82, 0.68, 0.85, 0.89, 0.79, 0.24),
-    "foe-cnn-pca": (0.79, 0.81, 0.73, 0.75, 0.78, 0.85, 0.82, 0.68, 0.83, 0.88, 0.79, 0.42),
-    "supervised": (0.80, 0.85, 0.82, 0.83, 0.84, 0.88, 0.83, 0.78, 0.85, 0.90, 0.88, 0.77),
-}
-"""The paper's Table 2, by method and centre."""
-
-PAPER_AT_HOME = {"prostate": 0.86, "cardiac": 0.82, "spine": 0.88, "brain": 0.87, "wmh": 0.71}
-"""The paper's baseline at the training centres."""
-
-PAPER_REGISTRATION = {
-    "baseline": (0.847, 0.751, 0.864),
-    "strong baseline": (0.843, 0.786, 0.873),
-    "ae": (None, 0.795, 0.868),
-    "foe-cnn-pca": (None, 0.795, 0.870),
-    "supervised": (None, 0.821, 0.883),
-}
-"""The paper's table of registration, at HCP, AS and OASIS."""
 
 METHODS = ("baseline", "strong baseline", "entropy", "dae", "ae", "batchnorm", "foe-cnn", "foe-cnn-pca")
 GUARDED = tuple(f"{name}, guarded" for name in METHODS[2:])
@@ -198,6 +172,33 @@ def schedule_table() -> str:
     return markdown(("scans", "", "strong baseline", "`fast`, no guard", "the paper's 1000 epochs"), rows)
 
 
+@cache
+def small_schedules() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
+    """Return the Dice, a mean over structures, and the energy of small networks, by cohort and scan, and by preset."""
+    found: dict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
+    with (RESULTS / "fast-and-paper.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["structure"] == "mean":
+                key = (row["cohort"].removesuffix("-v2"), row["subject"])
+                found[key][row["preset"]] = (float(row["dice"]), float(row["energy"]))
+    return found
+
+
+def small_schedule_table() -> str:
+    """Lay out the presets beside each other on small networks: means of Dice, and of the energy."""
+    rows = []
+    for cohort in ("", *ANATOMIES):
+        some = [found for (name, _), found in small_schedules().items() if name.startswith(cohort)]
+        ways = ("fast", "converged", "paper", "default")
+        presets = [zip(*(found[preset] for found in some), strict=True) for preset in ways]
+        means = [[fmean(values) for values in preset] for preset in presets]
+        cells = (f"{dice:.3f} ({energy:.3f})" for dice, energy in means)
+        before = fmean(found["source"][0] for found in some)
+        rows.append((ANATOMIES.get(cohort, "all"), str(len(some)), f"{before:.3f}", *cells))
+    head = ("scans", "", "not adapted", "`fast`", "`converged`", "the paper's 1000 epochs", "the default, guarded")
+    return markdown(head, rows)
+
+
 def centres_table() -> str:
     """Lay out the paper's Table 2 beside ours."""
     head = ("method", "", *(f"{cohort} {site}" for cohort, site in CENTRES), "mean")
@@ -227,11 +228,6 @@ def drops() -> list[tuple[Centre, float, float, list[float]]]:
         first = ours("baseline", (cohort, TRAINED_AT[cohort])) - ours("baseline", centre)
         found.append((centre, PAPER_AT_HOME[cohort] - score, first, second_drops(cohort, site)))
     return found
-
-
-def within_factor_two(theirs: float, here: float) -> bool:
-    """Return True if a drop is at least half of the paper's, and at most twice as large."""
-    return theirs > 0 and theirs / 2 <= here <= 2 * theirs
 
 
 def drops_table() -> str:
@@ -291,19 +287,6 @@ def lengths_table() -> str:
     return markdown(("method", "", *sites, "mean", "mean change", "worst change", "scans worse"), rows)
 
 
-VARIANTS = {
-    "Table 3: Gaussian, as all others": ("foe-cnn-pca", (0.79, 0.81, 0.73, 0.75, 0.78)),
-    "Table 3: KDE": ("foe-cnn-pca, kde", (0.79, 0.81, 0.74, 0.76, 0.78)),
-    "Table 4: lambda 0, which is foe-cnn": ("foe-cnn", (0.78, 0.77, 0.64, 0.76, 0.76)),
-    "Table 4: lambda 0.1, as all others": ("foe-cnn-pca", (0.79, 0.81, 0.73, 0.75, 0.78)),
-    "Table 4: lambda 1": ("foe-cnn-pca, lambda 1", (0.77, 0.82, 0.74, 0.74, 0.77)),
-    "objective (b), a sum over subjects, as all others": ("foe-cnn-pca", None),
-    "objective (a), expected densities": ("foe-cnn-pca, expected", None),
-    "log-likelihood": ("foe-cnn-pca, likelihood", None),
-}
-"""The rows of the variants: the method here, and the paper's Dice at the five centres of the prostate."""
-
-
 def variants_table() -> str:
     """Lay out the variants by the paper's lengths beside the paper's."""
     found, sites = paper_lengths("variants"), [site for cohort, site in CENTRES if cohort == "prostate"]
@@ -346,6 +329,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "drops": drops_table,
     "second": second_centres_table,
     "schedule": schedule_table,
+    "small": small_schedule_table,
     "lengths": lengths_table,
     "variants": variants_table,
     "registration": registration_table,

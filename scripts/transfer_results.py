@@ -35,6 +35,13 @@ LOOKED_AT = {"sub-9418", "sub-9584", "sub-10062", *(str(number) for number in ra
 
 def spine(folder: Path) -> Iterator[Case]:
     """The scans of the grey matter challenge, cut around the cord."""
+    for case in whole_cords(folder):
+        assert case.reference is not None
+        yield around_cord(case, case.reference > 0)
+
+
+def whole_cords(folder: Path) -> Iterator[Case]:
+    """The same scans as they are."""
     with (folder / "participants.tsv").open(newline="") as file:
         sites = {row["participant_id"]: row["Site"] for row in csv.DictReader(file, delimiter="\t")}
     for path in sorted(folder.glob("sub-*/anat/*_T2starw.nii.gz")):
@@ -44,7 +51,7 @@ def spine(folder: Path) -> Iterator[Case]:
         reference = np.where(grey, 1, np.where(cord, 2, 0)).astype(np.uint8)
         scan = read_scan(path)
         person = path.parents[1].name
-        yield around_cord(replace(scan, reference=reference, subject=person, site=sites[person]), cord | grey)
+        yield replace(scan, reference=reference, subject=person, site=sites[person])
 
 
 def around_cord(case: Case, cord: np.ndarray) -> Case:

@@ -30,7 +30,7 @@ from scantune.tasks import Segmentation, Task, task_from_record, task_record
 MODEL_FORMAT = 1
 """Version of the file's layout; a reader refuses newer ones."""
 
-BUNDLED = {name: f"{name}.safetensors" for name in ("brain", "brain-register", "spine")}
+BUNDLED = {name: f"{name}.safetensors" for name in ("brain", "brain-register", "spine", "spine-varied")}
 """Models inside the package, by name."""
 
 JsonTable = dict[str, object]
@@ -143,8 +143,8 @@ def load(name_or_path: str | Path, network: NetworkChoice | None = None, *, trus
     Of a model file, nothing is unpickled and no code runs.
 
     Args:
-        name_or_path: `brain`, `brain-register`, `spine`, the path of a `.safetensors` file, or a folder of another
-            framework.
+        name_or_path: `brain`, `brain-register`, `spine`, `spine-varied`, the path of a `.safetensors` file, or a
+            folder of another framework.
         network: For a file with an architecture of your own, the network to put the weights into, or what makes it:
             `package.module:factory`, which is then imported, or that with arguments, as in
             `{"kind": "package.module:factory", "width": 8}`. The arguments of the file hold unless others are given.

@@ -1,23 +1,31 @@
-"""The bundled brain model on real T1-weighted scans: verdicts, estimates, and Dice before and after.
+"""Bundled models on real scans: verdicts, estimates, and Dice before and after.
 
-    python scripts/oasis_results.py run DATA/oasis --out results/oasis.csv [--model brain] [--device cpu] [--part 0/1]
-    python scripts/oasis_results.py table results/oasis.csv > results/oasis.md
+    python scripts/bundled_results.py run brains DATA/oasis --out results/oasis.csv [--device cpu] [--part 0/1]
+    python scripts/bundled_results.py run cords DATA/gm-challenge --out results/spine-varied.csv
+    python scripts/bundled_results.py run whole-cords DATA/gm-challenge --out results/spine-varied-whole.csv
+    python scripts/bundled_results.py table results/oasis.csv > results/oasis.md
 
 DATA/oasis holds `ID_T1w.nii.gz` and `ID_tissue.nii.gz` (0 background, 1 CSF, 2 GM, 3 WM). The reference's CSF is the
-ventricles alone, so that CSF is scored but says little. A `run` goes on where an earlier one of the same file ended;
-`--part 1/2` is the second of two parts of the scans.
+ventricles alone, so that CSF is scored but says little. DATA/gm-challenge is the BIDS data set of the grey matter
+challenge; `cords` are cut around the cord. A `run` goes on where an earlier one of the same
+file ended; `--part 1/2` is the second of two parts of the scans.
 """
 
 import argparse
 import csv
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from transfer_results import spine, whole_cords
 from verbs import Verbs
 
 import scantune
 from scantune.evaluation.metrics import dice
+from scantune.scans.case import Case
 from scantune.scans.io import read_labels, read_scan
 
 COLUMNS = (
@@ -35,24 +43,39 @@ def read(path: Path) -> list[Row]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
 
 
+def brains(folder: Path) -> Iterator[Case]:
+    """Yield the scans of OASIS."""
+    for path in sorted(folder.glob("*_T1w.nii.gz")):
+        subject = path.name.removesuffix("_T1w.nii.gz")
+        reference = read_labels(path.with_name(f"{subject}_tissue.nii.gz"))
+        yield replace(read_scan(path).with_reference(reference), subject=subject)
+
+
+SCANS: dict[str, tuple[str, Callable[[Path], Iterator[Case]]]] = {
+    "brains": ("brain", brains),
+    "cords": ("spine-varied", spine),
+    "whole-cords": ("spine-varied", whole_cords),
+}
+"""Real scans, and the bundled model that is for them."""
+
+
 def run(given: argparse.Namespace) -> None:
     """Adapt to the scans, and write a row for each structure."""
     part, parts = map(int, given.part.split("/"))
-    model, known = scantune.load(given.model), read(given.out)
+    name, cases = SCANS[given.scans]
+    model, known = scantune.load(name), read(given.out)
     done = {row["subject"] for row in known}
     with given.out.open("a", newline="", encoding="utf-8") as file:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not known:
             rows.writeheader()
-        for path in sorted(given.data.glob("*_T1w.nii.gz"))[part::parts]:
-            subject = path.name.removesuffix("_T1w.nii.gz")
-            if subject in done:
+        for case in islice(cases(given.data), part, None, parts):
+            if case.subject in done:
                 continue
-            result = scantune.adapt(model, read_scan(path), device=given.device)
-            reference = read_labels(path.with_name(f"{subject}_tissue.nii.gz")).labels
-            rows.writerows(scored(subject, result, reference))
+            result = scantune.adapt(model, replace(case, reference=None), device=given.device)
+            rows.writerows(scored(case.subject, result, case.reference))
             file.flush()
-            print(subject, result.facts.get("expected"), result.decision.action, flush=True)
+            print(case.subject, result.facts.get("expected"), result.decision.action, flush=True)
 
 
 def scored(subject: str, result: scantune.Result, reference: Any) -> list[dict[str, Any]]:
@@ -86,7 +109,7 @@ def table(given: argparse.Namespace) -> None:
     scans = {row["subject"]: row for row in rows}
     print(f"| {len(scans)} real scans | source | handed out | lowest source | worst change | best change | expected |")
     print("|---" * 7 + "|")
-    for structure in ("GM", "WM", "CSF"):
+    for structure in [name for name in ("GM", "WM", "CSF") if any(row["structure"] == name for row in rows)]:
         chosen = [row for row in rows if row["structure"] == structure]
         source, after = ([float(row[column]) for row in chosen] for column in ("source", "handed_out"))
         change = [end - start for start, end in zip(source, after, strict=True)]
@@ -111,9 +134,9 @@ def compared(row: Row) -> bool:
 if __name__ == "__main__":
     verbs = Verbs(__doc__)
     one = verbs.add(run)
+    one.add_argument("scans", choices=list(SCANS))
     one.add_argument("data", type=Path)
     one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--model", default="brain")
     one.add_argument("--device", default="cpu")
     one.add_argument("--part", default="0/1")
     verbs.add(table).add_argument("file", type=Path)
