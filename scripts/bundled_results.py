@@ -7,8 +7,8 @@
 
 DATA/oasis holds `ID_T1w.nii.gz` and `ID_tissue.nii.gz` (0 background, 1 CSF, 2 GM, 3 WM). The reference's CSF is the
 ventricles alone, so that CSF is scored but says little. DATA/gm-challenge is the BIDS data set of the grey matter
-challenge; `cords` are cut around the cord. A `run` goes on where an earlier one of the same
-file ended; `--part 1/2` is the second of two parts of the scans.
+challenge; `cords` are cut around the cord. A `run` goes on where an earlier one of the same file ended; `--part 1/2`
+is the second of two parts of the scans.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The bundled model `spine-varied` on real cords whose brightness was changed: what the default makes of each.
 
-    python scripts/changed_cords.py run DATA/gm-challenge --out results/changed-cords.csv [--model spine-varied]
+    python scripts/changed_cords.py run DATA/gm-challenge --out results/changed-cords.csv
     python scripts/changed_cords.py table results/changed-cords.csv > results/changed-cords.md
 
 The scans are those of the grey matter challenge, cut around the cord. `CHANGES` says what was done to them. A `run`
@@ -11,19 +11,18 @@ import argparse
 import csv
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from bundled_results import read, scored
 from numpy.typing import NDArray
 from transfer_results import spine
 from verbs import Verbs
 
 import scantune
-from scantune.evaluation.metrics import dice
-from scantune.scans.case import Case
 
 Image = NDArray[np.float32]
 
@@ -62,52 +61,27 @@ def scaled(image: NDArray[np.floating]) -> Image:
 
 def run(given: argparse.Namespace) -> None:
     """Adapt to every scan in every form, and write a row for each structure."""
-    model = scantune.load(given.model)
+    model = scantune.load("spine-varied")
     known = read(given.out)
     done = {(row["subject"], row["change"]) for row in known}
     with given.out.open("a", newline="", encoding="utf-8") as file:
-        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         if not known:
             rows.writeheader()
         for case, name in itertools.product(spine(given.data), CHANGES):
             if (case.subject, name) not in done:
                 image = CHANGES[name](scaled(case.image)).astype(np.float32)
                 result = scantune.adapt(model, replace(case, image=image, reference=None), device=given.device)
-                rows.writerows(scored(case, name, result))
+                rows.writerows({**row, "change": name} for row in scored(case.subject, result, case.reference))
                 file.flush()
                 print(case.subject, name, result.decision.action, flush=True)
 
 
-def scored(case: Case, change: str, result: scantune.Result) -> Iterator[dict[str, str]]:
-    """Yield the rows of a scan."""
-    assert case.reference is not None
-    common = {
-        "subject": case.subject,
-        "change": change,
-        "verdict": str(result.facts["verdict"]),
-        "decision": result.decision.action,
-        "seconds": f"{result.seconds:.1f}",
-    }
-    for structure, value in result.labels.items():
-        expected = result.facts.get("expected_by_structure", {}).get(structure)
-        yield {
-            **common,
-            "structure": structure,
-            "source": f"{dice(result.source_prediction, case.reference, value):.4f}",
-            "handed_out": f"{dice(result.prediction, case.reference, value):.4f}",
-            "expected": "" if expected is None else f"{expected:.4f}",
-        }
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a file; none if it is not there."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
-
-
 def table(given: argparse.Namespace) -> None:
     """Print means over scans by change, of the mean of grey and white matter."""
-    print("| change | scans | Dice before | after | worst change | best change | worse | decisions | verdicts |")
-    print("|---" * 9 + "|")
+    head = ("change", "scans", "Dice before", "after", "expected", "worst change", "best change", "worse")
+    print(f"| {' | '.join((*head, 'decisions', 'verdicts'))} |")
+    print("|---" * (len(head) + 2) + "|")
     rows = read(given.file)
     for name in CHANGES:
         scans: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -120,7 +94,8 @@ def table(given: argparse.Namespace) -> None:
         )
         moved = [end - start for start, end in zip(before, after, strict=True)]
         worse = str(sum(move < -WORSE for move in moved))
-        changes = (f"{min(moved):+.3f}", f"{max(moved):+.3f}", worse)
+        expected = [float(row["expected"]) for each in scans.values() for row in each if row["expected"]]
+        changes = (f"{fmean(expected):.3f}", f"{min(moved):+.3f}", f"{max(moved):+.3f}", worse)
         counts = (counted([each[0][column] for each in scans.values()]) for column in ("decision", "verdict"))
         cells = (name, str(len(scans)), f"{fmean(before):.3f}", f"{fmean(after):.3f}", *changes, *counts)
         print(f"| {' | '.join(cells)} |")
@@ -136,7 +111,6 @@ if __name__ == "__main__":
     one = verbs.add(run)
     one.add_argument("data", type=Path)
     one.add_argument("--out", type=Path, required=True)
-    one.add_argument("--model", default="spine-varied")
     one.add_argument("--device", default="cpu")
     verbs.add(table).add_argument("file", type=Path)
     verbs.call()

@@ -12,8 +12,9 @@ autoencoders, 5 000 for the supervised benchmark, and the paper's schedule of ev
 has further rows of the prostate: kernel densities, lambda of 1 (0 is foe-cnn), objective (a), log-likelihood, and the
 preset `fast` beside each. With --version v2, scans are of the cohorts `prostate-v2`, ...
 
-`rescue-prostate`, ... are for the report on what `scantune adapt` does by default (`rescue_results.py`): networks of
-10 000 iterations with and without augmentation, each un-adapted, adapted without the guard, and by the default.
+`rescue-prostate`, ... are for the report on what `scantune adapt` does by default (`speed/criteria/cohorts.py`):
+networks of 10 000 iterations with and without augmentation, each un-adapted, adapted without the guard, and by the
+default.
 `schedule-prostate`, ... adapt the same networks by the paper's 1000 epochs, to compare `fast` with it.
 
 Networks come first, then one person of every centre after the other. With --seconds, no job begins that would not end

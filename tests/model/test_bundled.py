@@ -26,7 +26,7 @@ def test_the_record_has_the_commands_of_training_and_prior(model):
     for key, verb in (("command", "train"), ("fit command", "fit")):
         program, found, *words = shlex.split(model.provenance[key])
         assert (program, found) == ("scantune", verb)
-        assert not any(word.startswith("/") for word in words), "a path of one machine helps nobody"
+        assert not any(word.startswith("/") for word in words), "the command names a file of one machine"
 
 
 def test_the_record_names_a_bundled_recipe_and_the_seed(model):
